@@ -1,0 +1,1 @@
+"""What Pulumi shows: the cluster, its nodes, Ray and serve."""

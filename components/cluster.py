@@ -1,0 +1,117 @@
+"""Cluster: everything of one stack, from settings and surveyed facts to outputs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pulumi
+
+from components.node import Node, NodeArgs
+from components.ray import Ray
+from components.serve import Serve
+from hosts.fabric import choose
+from hosts.faults import Fault
+from hosts.survey import Survey
+from providers.node_image import archive_image_id
+from settings import Cluster as Settings
+
+
+@dataclass(frozen=True)
+class ClusterArgs:
+    """Settings, the facts of every node, and the API key if there is one."""
+
+    stack: str
+    settings: Settings
+    surveys: Mapping[str, Survey]
+    api_key: pulumi.Output[str] | None
+
+
+class Cluster(pulumi.ComponentResource):
+    """Nodes, Ray and serve, with the stack's outputs as attributes."""
+
+    def __init__(self, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
+        """Register everything.
+
+        Raises:
+            Fault: the fabric is ambiguous, or the image differs between nodes.
+        """
+        super().__init__("dgx-spark-cluster:index:Cluster", "cluster", None, opts)
+        settings = args.settings
+        fabric = choose(settings, args.surveys)
+        image = wanted_image(settings, args.surveys)
+        inside = pulumi.ResourceOptions(parent=self)
+        nodes = [
+            Node(
+                NodeArgs(
+                    stack=args.stack,
+                    cluster=settings,
+                    settings=node,
+                    facts=args.surveys[node.name],
+                    fabric=fabric[node.name],
+                    head_fabric=fabric[settings.head.name],
+                    image_id=image,
+                    archive=settings.image_archive,
+                ),
+                inside,
+            )
+            for node in settings.nodes
+        ]
+        ray = Ray(settings, nodes, inside)
+        serve = Serve(
+            settings,
+            nodes[0],
+            ray,
+            addresses=[end.address for end in fabric.values()],
+            api_key=args.api_key,
+            opts=inside,
+        )
+        self.outputs: dict[str, Any] = {
+            "endpoint": serve.endpoint,
+            "model": settings.model_name,
+            "curl": curl(serve.endpoint, settings.model_name, with_key=args.api_key is not None),
+            "nodes": [
+                {
+                    "name": node.name,
+                    "role": "head" if node.name == settings.head.name else "worker",
+                    "management": node.args.settings.host,
+                    "fabric": f"{node.fabric.address} on {node.fabric.interface} ({node.fabric.reason})",
+                    "hcas": list(node.fabric.hcas),
+                    "gpus": [gpu.name for gpu in node.args.facts.gpus],
+                }
+                for node in nodes
+            ],
+            "ray": {"address": ray.address, "version": ray.gate.ray},
+            "first_token_seconds": serve.gate.first_token_seconds,
+            "tokens_per_second": serve.gate.tokens_per_second,
+        }
+        self.register_outputs({"endpoint": serve.endpoint})
+
+
+def wanted_image(settings: Settings, surveys: Mapping[str, Survey]) -> str | None:
+    """Id of the image that every node must have; None when it must be pulled first.
+
+    Raises:
+        Fault: nodes have different images under this name and no archive says which is meant.
+    """
+    if settings.image_archive:
+        return archive_image_id(Path(settings.image_archive))
+    found = {name: facts.docker.image_id for name, facts in surveys.items() if facts.docker.image_id}
+    if len(set(found.values())) > 1:
+        raise Fault(
+            ", ".join(found),
+            f"image {settings.image} is a different one on each node",
+            "pin `image` by digest, or remove the wrong one: docker image rm",
+            "\n".join(f"{name}: {image}" for name, image in found.items()),
+        )
+    return next(iter(found.values()), None)
+
+
+def curl(endpoint: str, model: str, *, with_key: bool) -> str:
+    """A line to paste into a shell; the key is left to the user's environment."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
+    key = ' -H "Authorization: Bearer $API_KEY"' if with_key else ""
+    return f"curl -s {endpoint}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"

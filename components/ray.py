@@ -1,0 +1,61 @@
+"""Ray: the head, its workers, and the gate that opens on a verified GPU count."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+
+from components.node import Node
+from engines import vllm_ray
+from providers.gate import Watched
+from providers.gpu_gate import GpuGate
+from settings import Cluster
+
+
+class Ray(pulumi.ComponentResource):
+    """One Ray cluster over all nodes; serve may start when its gate exists."""
+
+    def __init__(self, cluster: Cluster, nodes: Sequence[Node], opts: pulumi.ResourceOptions | None = None) -> None:
+        super().__init__("dgx-spark-cluster:index:Ray", "ray", None, opts)
+        head, *workers = nodes
+        head_container = head.container(
+            "ray-head",
+            vllm_ray.ray_command(cluster, head.args.settings, head.fabric, head.fabric),
+            upstream="",
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+        containers = [(head, "ray-head", head_container)]
+        containers += [
+            (
+                worker,
+                "ray-worker",
+                worker.container(
+                    "ray-worker",
+                    vllm_ray.ray_command(cluster, worker.args.settings, worker.fabric, head.fabric),
+                    upstream=head_container.id,
+                    opts=pulumi.ResourceOptions(parent=self, depends_on=[head_container]),
+                ),
+            )
+            for worker in workers
+        ]
+        self.address = f"{head.fabric.address}:{cluster.ray.port}"
+        self.container_ids = pulumi.Output.all(*(container.id for _, _, container in containers))
+        self.watched = self.container_ids.apply(
+            lambda ids: [
+                Watched(node.connection, id_, role).dump() for (node, role, _), id_ in zip(containers, ids, strict=True)
+            ]
+        )
+        self.gate = GpuGate(
+            "gpus",
+            address=self.address,
+            nodes=[
+                {"name": node.name, "address": node.fabric.address, "gpus": node.args.settings.gpus} for node in nodes
+            ],
+            watched=self.watched,
+            deadline=cluster.deadlines.gpus,
+            opts=pulumi.ResourceOptions(
+                parent=self, depends_on=[container for _, _, container in containers], deleted_with=head.host
+            ),
+        )
+        self.register_outputs({"address": self.address})

@@ -1,0 +1,54 @@
+"""Serve: the engine's API on the head, and the gate that opens on a completion."""
+
+from __future__ import annotations
+
+import pulumi
+
+from components.node import Node
+from components.ray import Ray
+from engines import vllm_ray
+from providers.gate import Watched
+from providers.serve_gate import ServeGate
+from settings import Cluster
+
+
+class Serve(pulumi.ComponentResource):
+    """The API server, started only behind the GPU gate."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        head: Node,
+        ray: Ray,
+        *,
+        addresses: list[str],
+        api_key: pulumi.Output[str] | None,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("dgx-spark-cluster:index:Serve", "serve", None, opts)
+        container = head.container(
+            "serve",
+            vllm_ray.serve_command(cluster),
+            # The engine's ranks are actors inside Ray's containers: serve is replaced with any of them.
+            upstream=ray.container_ids.apply(lambda ids: " ".join(id_[:12] for id_ in ids)),
+            api_key=api_key,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[ray.gate]),
+        )
+        own = container.id.apply(lambda id_: Watched(head.connection, id_, "serve").dump())
+        local = "127.0.0.1" if cluster.listen.is_unspecified else str(cluster.listen)
+        self.gate = ServeGate(
+            "serving",
+            url=f"http://{local}:{cluster.port}/v1",
+            model=cluster.model_name,
+            watched=pulumi.Output.all(own, ray.watched).apply(lambda both: [both[0], *both[1]]),
+            addresses=addresses,
+            deadlines={
+                "deadline": cluster.deadlines.load,
+                "completion": cluster.deadlines.completion,
+                "probe": cluster.deadlines.probe,
+            },
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[container], deleted_with=head.host),
+        )
+        host = head.args.settings.host if not head.args.settings.local else local
+        self.endpoint = f"http://{f'[{host}]' if ':' in host else host}:{cluster.port}/v1"
+        self.register_outputs({"endpoint": self.endpoint})

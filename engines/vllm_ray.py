@@ -1,0 +1,84 @@
+"""vLLM over Ray: what each container runs, in which environment.
+
+Sources: Ray 2.53 and 2.60 `ray start --help`; vLLM 0.17.1 and 0.32.0 (executor/ray_executor.py, envs.py). The
+entrypoint of an image is always overridden: some are driven by environment variables and swallow the command.
+"""
+
+from __future__ import annotations
+
+from hosts.fabric import Fabric
+from settings import Cluster, Node
+
+RAY_DIRECTORY = "/tmp/ray"  # noqa: S108 - Ray's own, inside the container; a volume of ours on the node
+CACHE_DIRECTORY = "/root/.cache"
+"""Where vLLM, Triton and torch keep what they compile; see :func:`environment`."""
+
+
+def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> list[str]:
+    """Argument list of `ray start` for the head or a worker, as the container's first process.
+
+    `--block` makes it exit when a process of Ray dies, so that Docker's restart policy sees it.
+    """
+    if node == cluster.head:
+        role = ["--head", f"--port={cluster.ray.port}", f"--include-dashboard={str(cluster.ray.dashboard).lower()}"]
+    else:
+        role = [f"--address={head.address}:{cluster.ray.port}"]
+    return [
+        "ray",
+        "start",
+        "--block",
+        *role,
+        f"--node-ip-address={fabric.address}",
+        f"--object-store-memory={cluster.ray.object_store_bytes}",
+        "--disable-usage-stats",
+        *cluster.ray.arguments,
+        *node.ray_arguments,
+    ]
+
+
+def serve_command(cluster: Cluster) -> list[str]:
+    """Argument list of `vllm serve` on the head."""
+    return [
+        "vllm",
+        "serve",
+        cluster.model,
+        f"--served-model-name={cluster.model_name}",
+        f"--host={cluster.listen}",
+        f"--port={cluster.port}",
+        f"--tensor-parallel-size={cluster.tensor_parallel}",
+        f"--pipeline-parallel-size={cluster.pipeline_parallel_size}",
+        "--distributed-executor-backend=ray",
+        *cluster.engine_arguments,
+    ]
+
+
+def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> dict[str, str]:
+    """Environment of a node's containers, Ray and serve alike.
+
+    vLLM copies few variables from the driver to the workers (VLLM_, NCCL_, UCX_, HF_), so each node gets all of its
+    own; VLLM_HOST_IP must be the address that Ray registered, or the placement group waits for 1,800 s in vain.
+    """
+    values = {
+        "RAY_ADDRESS": f"{head.address}:{cluster.ray.port}",
+        # Raylet's defaults cost a Spark memory and start-up time: idle Python workers, and a monitor that kills the
+        # engine at 95 % of memory, which weights and KV cache reach by design.
+        "RAY_num_prestart_python_workers": "0",
+        "RAY_memory_monitor_refresh_ms": "0",
+        "VLLM_HOST_IP": fabric.address,
+        # Serve's engine and the local Ray worker are in two containers and meet on unix sockets there.
+        "VLLM_RPC_BASE_PATH": RAY_DIRECTORY,
+        "VLLM_ENGINE_READY_TIMEOUT_S": f"{cluster.deadlines.load:.0f}",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": fabric.interface,
+        "NCCL_SOCKET_IFNAME": fabric.interface,
+        "OMPI_MCA_btl_tcp_if_include": fabric.interface,
+        "TP_SOCKET_IFNAME": fabric.interface,
+        "UCX_NET_DEVICES": fabric.interface,
+        "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_DIRECTORY}/inductor",
+        "TRITON_CACHE_DIR": f"{CACHE_DIRECTORY}/triton",
+        "VLLM_CACHE_ROOT": f"{CACHE_DIRECTORY}/vllm",
+    }
+    if fabric.hcas:
+        values["NCCL_IB_HCA"] = ",".join(fabric.hcas)
+    return values | cluster.environment | node.environment

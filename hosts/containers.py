@@ -1,0 +1,90 @@
+"""Containers of a node as the docker client there shows them: state, log, a probe inside, removal."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from hosts import ownership
+from hosts.faults import Fault
+from hosts.ssh import Connection
+
+LOG_LINES = 60
+
+
+@dataclass(frozen=True)
+class State:
+    """What `docker inspect` says of a container, with the end of its log."""
+
+    status: str
+    """created, running, restarting, exited, paused, dead, or missing."""
+    exit_code: int
+    restarts: int
+    started: str
+    """Time of the last start, RFC 3339; it changes with every restart."""
+    error: str
+    """Docker's own complaint, e.g. that the command is not in the image."""
+    log: str
+
+
+MISSING = State("missing", 0, 0, "", "", "")
+
+INSPECT = """
+state=$(docker inspect --format '{{json .State}} {{.RestartCount}}' "$1" 2>/dev/null) || exit 3
+echo "$state"
+docker logs --tail "$2" "$1" 2>&1
+"""
+
+
+def look(connection: Connection, container: str) -> State:
+    """State and log's end of a container; raises Fault when the node cannot be asked."""
+    done = connection.run("sh", "-c", INSPECT, "sh", container, str(LOG_LINES), timeout=30)
+    if done.returncode == 3:
+        return MISSING
+    first, _, log = done.stdout.partition("\n")
+    try:
+        state, _, restarts = first.rpartition(" ")
+        facts: dict[str, Any] = json.loads(state)
+        return State(
+            facts["Status"], facts["ExitCode"], int(restarts), facts["StartedAt"], facts.get("Error") or "", log
+        )
+    except (ValueError, KeyError):
+        raise Fault(
+            connection.node, f"docker inspect {container} failed", "is Docker running there?", done.stderr or first
+        ) from None
+
+
+def exec_probe(connection: Connection, container: str, script: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start a Python script inside a running container; it streams lines and must end when its input closes."""
+    return connection.start("docker", "exec", "-i", container, "python3", "-u", "-c", script, *arguments)
+
+
+REMOVE = """
+for kind in serve ray-worker ray-head; do
+  ids=$(docker ps -aq --filter "$1" --filter "label=$3.role=$kind") || exit 1
+  [ -z "$ids" ] || docker stop -t "$2" $ids >/dev/null || exit 1
+done
+ids=$(docker ps -aq --filter "$1") || exit 1
+[ -z "$ids" ] || docker rm -f $ids >/dev/null || exit 1
+ids=$(docker volume ls -q --filter "$1") || exit 1
+[ -z "$ids" ] || docker volume rm $ids >/dev/null || exit 1
+"""
+
+
+def remove_all(connection: Connection, stack: str, grace: int) -> None:
+    """Stop (serve first, the head last) and remove every container and volume of a stack on a node.
+
+    Raises:
+        Fault: the node cannot be reached, or Docker refuses.
+    """
+    arguments = (ownership.stack_filter(stack), str(grace), ownership.PREFIX)
+    done = connection.run("sh", "-c", REMOVE, "sh", *arguments, timeout=120 + 3 * grace)
+    if done.returncode:
+        raise Fault(
+            connection.node,
+            "could not remove all that is ours",
+            "correct what Docker says and run destroy again",
+            done.stderr,
+        )

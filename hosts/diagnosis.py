@@ -1,0 +1,132 @@
+"""From a log to its cause: lines of Ray and vLLM that mean the container cannot succeed, and what to do about each.
+
+Sources: outputs recorded from Ray 2.53 and vLLM 0.17.1/0.32.0, and reports from the field (tests/samples names them).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What a log line means."""
+
+    text: str
+    """Cause in one line, with what the line named."""
+    remedy: str
+    line: str
+    """The line itself, as evidence."""
+
+
+SIGNS: tuple[tuple[str, str, str], ...] = (
+    (
+        r"vllm.*error: unrecognized arguments: (?P<what>.+)",
+        "the engine does not know {what}",
+        "correct `engine_arguments`; see `vllm serve --help=all` in the image",
+    ),
+    (
+        r"vllm serve: error: (?P<what>.+)",
+        "the engine refuses its arguments: {what}",
+        "correct `engine_arguments`; see `vllm serve --help=all` in the image",
+    ),
+    (
+        r"^Error: No such option:? (?P<what>\S+)",
+        "`ray start` does not know {what}",
+        "correct `ray.arguments` or `ray_arguments`; see `ray start --help` in the image",
+    ),
+    (
+        r"Version mismatch: The cluster was started with",
+        "Ray or Python of this node differs from the head's",
+        "use one image on all nodes; pin `image` by digest",
+    ),
+    (
+        r"(?:Address already in use|\[Errno 98\])",
+        "a port is already in use",
+        "stop what listens there (ss -ltnp on the node), or choose another `port` or `ray.port`",
+    ),
+    (
+        (
+            r"Free memory on device.*\((?P<free>[\d.]+/[\d.]+) GiB\)"
+            r".*less than desired GPU memory utilization \((?P<want>[\d.]+)"
+        ),
+        "only {free} GiB of memory is free, less than gpu-memory-utilization {want} asks; page cache counts as used",
+        "free it (sync; echo 3 | sudo tee /proc/sys/vm/drop_caches), or lower --gpu-memory-utilization",
+    ),
+    (
+        r"(?:CUDA out of memory|OutOfMemoryError)",
+        "the GPU is out of memory",
+        "lower --gpu-memory-utilization or --max-model-len in `engine_arguments`",
+    ),
+    (
+        r"Task was killed due to the node running low on memory|ray\.exceptions\.OutOfMemoryError",
+        "Ray's memory monitor killed the engine",
+        "set RAY_memory_monitor_refresh_ms=0 (the default of this program) or lower the engine's memory",
+    ),
+    (
+        r"No available node types can fulfill resource request \{.*?'node:(?P<what>[^']+)'",
+        "the engine asks for a GPU on address {what}, which no Ray node registered",
+        "VLLM_HOST_IP must be the node's fabric address: remove overrides from `environment`",
+    ),
+    (
+        r"Current node has no GPU available",
+        "Ray has no free GPU on the head",
+        "stop what else uses this Ray cluster, or look at `ray status` in the head's container",
+    ),
+    (
+        r"(?:FileNotFoundError|OSError|ValueError): .*?(?P<what>/\S*(?:config\.json|safetensors|tokenizer\S*))",
+        "the model is incomplete: {what}",
+        "complete the model directory on the node",
+    ),
+    (
+        r"exec: \"(?P<what>ray|vllm)\": executable file not found",
+        "the image has no {what}",
+        "use an image with vLLM and Ray (pip install 'ray[default]' in a derived image)",
+    ),
+    (
+        r"connectFullMesh failed",
+        "the ranks cannot reach each other (Gloo)",
+        "check the fabric interfaces of the nodes; see the stack output `nodes`",
+    ),
+)
+"""Sign in the log, cause, remedy."""
+
+
+def diagnose(log: str) -> Cause | None:
+    """The first known fatal line of a log, or None."""
+    for line in log.splitlines():
+        for pattern, text, remedy in SIGNS:
+            if match := re.search(pattern, line):
+                named = {key: value.strip() for key, value in match.groupdict().items()}
+                return Cause(text.format(**named), remedy, line.strip())
+    return None
+
+
+PHASES: tuple[str, ...] = (
+    r"Starting to load model .*",
+    r"Loading safetensors checkpoint shards:\s+\d+% Completed.*",
+    r"Loading weights took .*",
+    r"Model loading took .*",
+    r"torch\.compile takes .*",
+    r"Available KV cache memory: .*",
+    r"Capturing CUDA graphs.*",
+    r"Graph capturing finished .*",
+    r"init engine .* took .*",
+    r"Starting vLLM API server .*",
+    r"Application startup complete",
+    r"Waiting for creating a placement group of specs for \d+ seconds",
+    r"Local node IP: .*",
+    r"Ray runtime started",
+)
+"""Phases of a start, as vLLM 0.17 to 0.32 and Ray 2.53 log them."""
+
+
+def phase(log: str) -> str:
+    """The last phase that a log names, as progress; the last line if it names none."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for line in reversed(lines):
+        for pattern in PHASES:
+            if match := re.search(pattern, line):
+                return match.group()[:120]
+    return lines[-1][:120] if lines else "no log yet"

@@ -1,0 +1,100 @@
+"""What stands in the way before anything is created: every fault of every node at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hosts import ownership
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from hosts.survey import Survey
+from settings import Cluster, Node
+
+
+def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[Fault]:
+    """All faults that the surveys show, in the order of the nodes."""
+    faults: list[Fault] = []
+    for node in cluster.nodes:
+        if node.name in surveys:
+            facts = surveys[node.name]
+            by_hand = Connection.of(cluster, node).by_hand()
+            faults += _docker(node, facts, by_hand)
+            faults += _gpus(node, facts, by_hand)
+            faults += _files(cluster, node, facts)
+            faults += _containers(node, stack, facts)
+            faults += _ports(cluster, stack, node, facts)
+    return faults
+
+
+def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    error = facts.docker.error
+    if not error:
+        return
+    remedy = f"start it: {by_hand} sudo systemctl start docker"
+    if "not installed" in error:
+        remedy = f"install Docker on the node: {by_hand} sudo apt-get install docker.io"
+    elif "may not" in error:
+        remedy = f"{by_hand} sudo usermod -aG docker {node.user or '$USER'}, then log in anew"
+    yield Fault(node.name, error, remedy)
+
+
+def _gpus(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    if len(facts.gpus) < node.gpus:
+        yield Fault(
+            node.name,
+            f"{node.gpus} GPU(s) wanted, nvidia-smi shows {len(facts.gpus)}",
+            f"correct `gpus` of the node, or look at the driver: {by_hand} nvidia-smi",
+            facts.gpu_error or "\n".join(gpu.name for gpu in facts.gpus),
+        )
+
+
+def _files(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
+    if facts.model.error or not facts.model.config:
+        why = facts.model.error or f"no config.json among its {facts.model.files} files"
+        yield Fault(
+            node.name,
+            f"model directory {cluster.model}: {why}",
+            "put the model there (every node needs it at the same path), or correct `model`",
+        )
+    for path in facts.missing:
+        yield Fault(node.name, f"mount source {path} does not exist", "create it, or correct `mounts`")
+
+
+def _containers(node: Node, stack: str, facts: Survey) -> Iterator[Fault]:
+    prefix = ownership.name(stack, "")
+    for container in facts.docker.containers:
+        owner = container.labels.get("stack")
+        if owner is None and container.name.startswith(prefix):
+            yield Fault(
+                node.name,
+                f"container {container.name} has a name of this stack but is not ours (no labels)",
+                f"remove or rename it yourself: docker rename {container.name} OTHER",
+            )
+        elif owner not in (None, stack) and container.state in ("running", "restarting", "paused"):
+            yield Fault(
+                node.name,
+                f"stack {owner!r} already runs {container.labels.get('role')} here ({container.name})",
+                f"one stack per set of hosts: pulumi destroy -s {owner} first",
+            )
+
+
+def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey) -> Iterator[Fault]:
+    needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
+    running = {
+        container.labels.get("role"): container.id
+        for container in facts.docker.containers
+        if container.labels.get("stack") == stack and container.state == "running"
+    }
+    if node != cluster.head:
+        return
+    for listener in facts.listeners:
+        role, setting = needed[listener.port]
+        # Without root the process is not shown: then the running container of that role is taken to own its port.
+        if role in running and listener.container in ("", running[role]):
+            continue
+        who = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
+        yield Fault(
+            node.name,
+            f"port {listener.port} is taken by {who} on {listener.address}",
+            f"stop that process, or choose another `{setting}`",
+        )

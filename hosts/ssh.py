@@ -1,0 +1,218 @@
+"""The one transport: the system's OpenSSH, for commands, probes, copies and Docker alike.
+
+Host keys are checked as the user's ssh does, nothing ever asks (BatchMode), and connections are multiplexed, so that
+a run holds one connection per node however many commands it sends (sshd's MaxStartups is 10, its MaxSessions 10).
+"""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from hosts.faults import Fault
+from settings import Cluster, Node
+
+CONTROL_DIRECTORY = "~/.cache/dgx-spark"
+"""Directory of the control sockets. Short: a socket's path has at most 104 bytes, of which %C takes 40."""
+
+UNREACHABLE = 255
+"""Exit code of ssh itself, as opposed to the remote command's."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One ssh login on the way to a node."""
+
+    node: str
+    host: str
+    user: str | None = None
+    port: int | None = None
+    identity_file: str | None = None
+
+    @property
+    def destination(self) -> str:
+        """`user@host` as ssh takes it."""
+        return f"{self.user}@{self.host}" if self.user else self.host
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How to reach one node: the hops, the last of which is the node; no hops for the local machine."""
+
+    node: str
+    hops: tuple[Hop, ...]
+    config_file: str | None = None
+    connect_timeout: float = 5
+
+    @classmethod
+    def of(cls, cluster: Cluster, node: Node) -> Self:
+        """The connection that the settings describe."""
+        hops = () if node.local else tuple(
+            Hop(via.name, via.host, via.user, via.port, via.identity_file) for via in cluster.route(node)
+        )  # fmt: skip
+        return cls(node.name, hops, cluster.ssh_config, cluster.deadlines.connect)
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Self:
+        """The connection that :meth:`dump` wrote; Pulumi's state has numbers as floats."""
+        hops = tuple(Hop(**{**hop, "port": int(hop["port"]) if hop.get("port") else None}) for hop in data["hops"])
+        return cls(data["node"], hops, data.get("config_file"), float(data["connect_timeout"]))
+
+    def dump(self) -> dict[str, Any]:
+        """The connection as plain data for Pulumi's state."""
+        return {**asdict(self), "hops": [asdict(hop) for hop in self.hops]}
+
+    @property
+    def docker_host(self) -> str:
+        """Address of the node's Docker engine for pulumi_docker.Provider."""
+        if not self.hops:
+            return "unix:///var/run/docker.sock"
+        last = self.hops[-1]
+        host = f"[{last.host}]" if ":" in last.host else last.host
+        # Docker's connection helper needs a user; ssh's own default is the local user's name.
+        return f"ssh://{last.user or getpass.getuser()}@{host}" + (f":{last.port}" if last.port else "")
+
+    @property
+    def options(self) -> list[str]:
+        """Options of ssh without destination: for pulumi_docker.Provider.ssh_opts and for commands."""
+        return self._options(self.hops) if self.hops else []
+
+    def _options(self, hops: Sequence[Hop]) -> list[str]:
+        Path(CONTROL_DIRECTORY).expanduser().mkdir(mode=0o700, parents=True, exist_ok=True)
+        named = {
+            "BatchMode": "yes",
+            "ConnectTimeout": f"{self.connect_timeout:.0f}",
+            "ServerAliveInterval": "5",
+            "ServerAliveCountMax": "3",
+            "ControlMaster": "auto",
+            "ControlPath": f"{CONTROL_DIRECTORY}/%C",
+            "ControlPersist": "60",
+        }
+        if hops[-1].identity_file:
+            named["IdentityFile"] = hops[-1].identity_file
+        options = ["-F", self.config_file] if self.config_file else []
+        for name, value in named.items():
+            options += ["-o", f"{name}={value}"]
+        if len(hops) > 1:
+            # Not ProxyJump: it would drop these options, and with them multiplexing, on the jump's own connection.
+            via = self._ssh(hops[:-1], ["-W", "[%h]:%p"])
+            inner = shlex.join(part.replace("%", "%%") for part in via).replace("[%%h]:%%p", "[%h]:%p")
+            options += ["-o", f"ProxyCommand={inner}"]
+        return options
+
+    def _ssh(self, hops: Sequence[Hop], more: Sequence[str] = ()) -> list[str]:
+        port = ["-p", str(hops[-1].port)] if hops[-1].port else []
+        return ["ssh", "-T", *self._options(hops), *port, *more, hops[-1].destination]
+
+    def command(self, *argv: str) -> list[str]:
+        """The local argument list that runs `argv` on the node."""
+        return [*self._ssh(self.hops), "--", shlex.join(argv)] if self.hops else list(argv)
+
+    def run(
+        self, *argv: str, stdin: str | None = None, timeout: float = 60, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the node.
+
+        Raises:
+            Fault: the node cannot be reached, did not answer within `timeout` seconds, or, with `check`, the command
+                failed.
+        """
+        feed: dict[str, Any] = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
+        try:
+            done = subprocess.run(  # noqa: PLW1510 - the exit code is looked at below
+                self.command(*argv), capture_output=True, text=True, errors="replace", timeout=timeout, **feed
+            )
+        except subprocess.TimeoutExpired as slow:
+            raise Fault(
+                self.node,
+                f"`{argv[0]}` did not answer within {timeout:.0f} s",
+                f"look at the node: {self.by_hand()}",
+                _text(slow.stderr),
+            ) from None
+        except FileNotFoundError:
+            raise Fault(self.node, "no ssh client on this machine", "install OpenSSH's client") from None
+        if done.returncode == UNREACHABLE and self.hops:
+            raise self.unreachable(done.stderr)
+        if check and done.returncode:
+            raise Fault(
+                self.node,
+                f"`{shlex.join(argv)[:120]}` failed with exit code {done.returncode}",
+                f"look at the node: {self.by_hand()}",
+                done.stderr or done.stdout,
+            )
+        return done
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        """Start a command on the node that streams lines; it should end by itself when its input closes."""
+        return subprocess.Popen(
+            self.command(*argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            # Ctrl-C is for the one who waits: it closes the input in good order.
+            start_new_session=True,
+        )
+
+    def by_hand(self) -> str:
+        """A command that a user can paste to log in."""
+        if not self.hops:
+            return "on this machine"
+        last = self.hops[-1]
+        parts = ["ssh"]
+        parts += ["-F", self.config_file] if self.config_file else []
+        parts += ["-J", ",".join(_jump(hop) for hop in self.hops[:-1])] if len(self.hops) > 1 else []
+        parts += ["-i", last.identity_file] if last.identity_file else []
+        parts += ["-p", str(last.port)] if last.port else []
+        return shlex.join([*parts, last.destination])
+
+    def unreachable(self, stderr: str) -> Fault:
+        """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
+        last = self.hops[-1]
+        for sign, cause, remedy in SIGNS:
+            if sign.lower() in stderr.lower():
+                facts = {"host": last.host, "login": last.destination, "ssh": self.by_hand(), "node": self.node}
+                return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
+        via = f" through {' → '.join(hop.node for hop in self.hops[:-1])}" if len(self.hops) > 1 else ""
+        return Fault(self.node, f"ssh to {last.destination}{via} failed", f"try it by hand: {self.by_hand()}", stderr)
+
+
+SIGNS: tuple[tuple[str, str, str], ...] = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "the host key of {host} has changed (reinstalled, or another machine answers)",
+        "if you expected that: ssh-keygen -R {host}, then {ssh}",
+    ),
+    ("Host key verification failed", "the host key of {host} is not known", "check and accept it once: {ssh}"),
+    ("Permission denied", "{host} refuses the login of {login}", "install your key: ssh-copy-id {login}, then {ssh}"),
+    (
+        "Too many authentication failures",
+        "{host} refuses the login: too many keys offered",
+        "set identity_file for {node}",
+    ),
+    ("No route to host", "no route to host {host}", "is it switched on and cabled? {ssh}"),
+    ("Connection refused", "{host} refuses connections: sshd is not running", "start sshd on it, then {ssh}"),
+    (
+        "Could not resolve hostname",
+        "the name {host} cannot be resolved",
+        "correct `ssh` of node {node}, or use an address",
+    ),
+    ("timed out", "{host} does not answer", "is it switched on and connected? {ssh}"),
+    ("lab networks are absent", "the lab is down", "start it: python -m lab up"),
+)
+"""Sign in ssh's output, cause, remedy."""
+
+
+def _jump(hop: Hop) -> str:
+    host = f"[{hop.host}]" if ":" in hop.host else hop.host
+    return (f"{hop.user}@" if hop.user else "") + host + (f":{hop.port}" if hop.port else "")
+
+
+def _text(output: str | bytes | None) -> str:
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""

@@ -1,0 +1,157 @@
+"""Live facts of all nodes, asked in parallel, one read-only ssh round trip each, and what is wrong with them."""
+
+from __future__ import annotations
+
+import ipaddress
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from settings import Cluster, Node
+
+SCRIPT = Path(__file__).with_name("survey_script.py")
+
+
+class Fact(BaseModel):
+    """Base of what the survey script answers; a newer script may say more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Container(Fact):
+    """A container of the node, ours or not."""
+
+    id: str
+    name: str
+    image: str
+    state: str
+    labels: dict[str, str]
+    """Our labels only, without their prefix: stack, role, node."""
+
+
+class Docker(Fact):
+    """The node's Docker engine; `error` says why it cannot be used."""
+
+    error: str = ""
+    version: str | None = None
+    driver: str | None = None
+    image_id: str | None = None
+    containers: tuple[Container, ...] = ()
+
+
+class Interface(Fact):
+    """A network interface that is up."""
+
+    name: str
+    addresses: tuple[ipaddress.IPv4Interface | ipaddress.IPv6Interface, ...]
+    mtu: int | None
+    speed: int | None
+    """Mbit/s, None where the driver does not say."""
+
+
+class Hca(Fact):
+    """A RoCE device and the interfaces behind it."""
+
+    name: str
+    interfaces: tuple[str, ...]
+    state: str
+    """As in sysfs, e.g. `4: ACTIVE`."""
+
+
+class Gpu(Fact):
+    """A GPU as nvidia-smi lists it."""
+
+    index: int
+    name: str
+    uuid: str
+
+
+class Listener(Fact):
+    """A process that listens on a port we need; empty fields where only root may know."""
+
+    port: int
+    address: str
+    process: str
+    pid: int | None
+    container: str
+
+
+class ModelDirectory(Fact):
+    """The model directory on the node."""
+
+    error: str
+    files: int
+    config: bool
+
+
+class Survey(Fact):
+    """All facts of one node."""
+
+    hostname: str
+    architecture: str
+    cpus: int
+    docker: Annotated[Docker, BeforeValidator(lambda value: value or {})]
+    gpus: tuple[Gpu, ...]
+    gpu_error: str
+    interfaces: tuple[Interface, ...]
+    hcas: tuple[Hca, ...]
+    listeners: tuple[Listener, ...]
+    model: ModelDirectory
+    missing: tuple[str, ...]
+    """Configured mount sources that do not exist."""
+    devices: tuple[str, ...]
+    """Configured device paths that exist."""
+
+
+def survey(cluster: Cluster, node: Node) -> Survey:
+    """Ask one node; raises Fault when it cannot be asked."""
+    question = {
+        "image": cluster.image,
+        "model": cluster.model,
+        "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
+        "paths": [mount.source for mount in cluster.mounts],
+        "devices": list(cluster.devices),
+    }
+    connection = Connection.of(cluster, node)
+    script = f"{SCRIPT.read_text()}\nmain({question!r})\n"
+    done = connection.run("python3", "-", stdin=script, timeout=cluster.deadlines.survey)
+    try:
+        return Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        if done.returncode == 127:
+            raise Fault(node.name, "no python3 on the node", "install it: sudo apt-get install python3") from None
+        raise Fault(
+            node.name,
+            f"the survey failed with exit code {done.returncode}",
+            f"look at the node: {connection.by_hand()}",
+            done.stderr or done.stdout,
+        ) from None
+
+
+def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
+    """Ask all nodes at once: the facts by node name, and one fault for each node that could not be asked."""
+
+    def ask(node: Node) -> Survey | Fault:
+        try:
+            return survey(cluster, node)
+        except Fault as fault:
+            return fault
+
+    with ThreadPoolExecutor(max_workers=len(cluster.nodes)) as pool:
+        answers = dict(zip((node.name for node in cluster.nodes), pool.map(ask, cluster.nodes), strict=True))
+    facts = {name: answer for name, answer in answers.items() if isinstance(answer, Survey)}
+    return facts, [answer for answer in answers.values() if isinstance(answer, Fault)]
+
+
+def dump(facts: Survey) -> dict[str, Any]:
+    """The facts that decide something and do not vary from run to run, for Pulumi's state."""
+    return {
+        "hostname": facts.hostname,
+        "architecture": facts.architecture,
+        "docker": facts.docker.version,
+        "gpus": [gpu.name for gpu in facts.gpus],
+    }

@@ -1,0 +1,199 @@
+"""Runs on a node as `python3 -`, read-only, standard library only: prints the node's facts as one line of JSON.
+
+Sent by hosts/survey.py, which appends the call of :func:`main` with the question. Written for Python 3.8 and newer,
+as the node's own interpreter runs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+DOCKER_SOCKET = "/var/run/docker.sock"
+LABEL = "dgx-spark-cluster."
+
+
+class Engine(http.client.HTTPConnection):
+    """Docker's API on the node's socket: milliseconds, where each call of the docker client costs 60."""
+
+    def connect(self) -> None:
+        """Connect to the socket instead of a TCP port."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(10)
+        self.sock.connect(DOCKER_SOCKET)
+
+    def get(self, path: str) -> Any:
+        """The answer of one GET; None where the engine does not know the thing asked for."""
+        self.request("GET", path)
+        answer = self.getresponse()
+        body = answer.read()
+        if answer.status == 404:
+            return None
+        if answer.status != 200:
+            raise OSError(f"Docker answered {answer.status} to {path}: {body[:200]!r}")
+        return json.loads(body)
+
+
+def run(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that only reads; a missing program is exit code 127, as in a shell."""
+    try:
+        return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+    except FileNotFoundError:
+        return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: not found")
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]}: no answer within 10 s")
+
+
+def first_line(path: str | Path) -> str | None:
+    """First line of a file of /proc or /sys, or None."""
+    try:
+        return Path(path).read_text().split("\n", 1)[0].strip()
+    except OSError:
+        return None
+
+
+def docker(image: str) -> dict[str, Any]:
+    """Engine, image and containers, or the error that says why there are none."""
+    if not shutil.which("docker"):
+        return {"error": "Docker is not installed"}
+    try:
+        engine = Engine("docker")
+        info = engine.get("/info") or {}
+        found = engine.get(f"/images/{urllib.parse.quote(image)}/json")
+        containers = [
+            {
+                "id": row["Id"],
+                "name": row["Names"][0].lstrip("/") if row.get("Names") else "",
+                "image": row["ImageID"],
+                "state": row["State"],
+                "labels": {k[len(LABEL) :]: v for k, v in (row.get("Labels") or {}).items() if k.startswith(LABEL)},
+            }
+            for row in engine.get("/containers/json?all=1") or []
+        ]
+    except PermissionError:
+        return {"error": "the user may not use Docker"}
+    except (OSError, http.client.HTTPException) as error:
+        return {"error": f"Docker does not answer: {error}"}
+    return {
+        "version": info.get("ServerVersion"),
+        "driver": info.get("Driver"),
+        "image_id": found and found["Id"],
+        "containers": containers,
+    }
+
+
+def gpus() -> dict[str, Any]:
+    """GPUs by nvidia-smi, whose memory readings are [N/A] on a GB10 and not asked for."""
+    done = run("nvidia-smi", "--query-gpu=index,name,uuid", "--format=csv,noheader")
+    if done.returncode:
+        return {"gpus": [], "gpu_error": (done.stderr or done.stdout).strip()}
+    rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") >= 2]
+    return {"gpus": [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows], "gpu_error": ""}
+
+
+def interfaces() -> list[dict[str, Any]]:
+    """Interfaces that are up and have an address, without loopback and Docker's bridges."""
+    found = []
+    try:
+        listed = json.loads(run("ip", "-json", "address", "show", "up").stdout or "[]")
+    except ValueError:
+        listed = []
+    for row in listed:
+        name = row.get("ifname", "")
+        addresses = [f"{a['local']}/{a['prefixlen']}" for a in row.get("addr_info", []) if a.get("scope") == "global"]
+        if not addresses or row.get("link_type") == "loopback" or re.match(r"docker\d|br-|veth|virbr", name):
+            continue
+        speed = first_line(f"/sys/class/net/{name}/speed") or ""
+        found.append(
+            {
+                "name": name,
+                "addresses": addresses,
+                "mtu": row.get("mtu"),
+                "speed": int(speed) if speed.isdigit() else None,
+            }
+        )
+    return found
+
+
+def hcas() -> list[dict[str, Any]]:
+    """RoCE devices with the interfaces behind each and the state of port 1."""
+    root = Path("/sys/class/infiniband")
+    return [
+        {
+            "name": device.name,
+            "interfaces": sorted(entry.name for entry in device.glob("device/net/*")),
+            "state": first_line(device / "ports/1/state") or "",
+        }
+        for device in sorted(root.glob("*"))
+    ]
+
+
+def listeners(ports: list[int]) -> list[dict[str, Any]]:
+    """Who listens on the ports that the cluster needs. Processes of other users show only with sudo."""
+    expression = " or ".join(f"sport = :{port}" for port in ports)
+    argv = ("ss", "-Hltnp", expression)
+    done = run(*argv)
+    if done.stdout.strip() and "pid=" not in done.stdout:
+        elevated = run("sudo", "-n", *argv)
+        done = elevated if elevated.returncode == 0 else done
+    found = []
+    for line in done.stdout.splitlines():
+        address, _, port = line.split()[3].rpartition(":")
+        owner = re.search(r'\(\("(?P<name>[^"]*)",pid=(?P<pid>\d+)', line)
+        container = ""
+        if owner:
+            with contextlib.suppress(OSError):
+                match = re.search(r"[0-9a-f]{64}", Path(f"/proc/{owner['pid']}/cgroup").read_text())
+                container = match.group() if match else ""
+        found.append(
+            {
+                "port": int(port),
+                "address": address,
+                "process": owner["name"] if owner else "",
+                "pid": int(owner["pid"]) if owner else None,
+                "container": container,
+            }
+        )
+    return found
+
+
+def main(question: dict[str, Any]) -> None:
+    """Print the answer to `question`: keys image, model, paths and ports."""
+    model = Path(question["model"])
+    try:
+        files = len(list(model.iterdir()))
+    except OSError as error:
+        files, unreadable = 0, error.strerror or str(error)
+    else:
+        unreadable = ""
+    print(
+        json.dumps(
+            {
+                "hostname": socket.gethostname(),
+                "architecture": platform.machine(),
+                "cpus": os.cpu_count() or 0,
+                "docker": docker(question["image"]),
+                **gpus(),
+                "interfaces": interfaces(),
+                "hcas": hcas(),
+                "listeners": listeners(question["ports"]),
+                "model": {
+                    "error": unreadable,
+                    "files": files,
+                    "config": (model / "config.json").is_file(),
+                },
+                "missing": [path for path in question["paths"] if not Path(path).exists()],
+                "devices": [path for path in question["devices"] if Path(path).exists()],
+            }
+        )
+    )

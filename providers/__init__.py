@@ -1,0 +1,1 @@
+"""Dynamic resources whose state is read on the live hosts: host, image, gates."""

@@ -1,0 +1,230 @@
+"""Waiting by polling: a probe inside a container streams readings, the containers are watched, both have a deadline."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosts.containers import MISSING, State, exec_probe, look
+from hosts.diagnosis import diagnose, phase
+from hosts.faults import Fault
+from hosts.ssh import Connection
+
+LOOK_SECONDS = 2.0
+"""Pause between two looks at the containers."""
+PROGRESS_SECONDS = 5.0
+"""A line of progress at least this often."""
+RESTARTS = 3
+"""Restarts within one wait that make a crash loop. One or two are a recovery: Ray's head came back, serve follows."""
+
+Reading = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A container that must live for the gate to open."""
+
+    connection: Connection
+    container: str
+    """Docker's id."""
+    role: str
+
+    @property
+    def label(self) -> str:
+        """How messages name it."""
+        return f"{self.role} on {self.connection.node}"
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data for Pulumi's state."""
+        return {"connection": self.connection.dump(), "container": self.container, "role": self.role}
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Watched:
+        """What :meth:`dump` wrote."""
+        return cls(Connection.load(data["connection"]), data["container"], data["role"])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one reading means for the gate."""
+
+    opened: bool
+    text: str
+    """The reading in a line, for progress."""
+    fault: Fault | None = None
+    """A reading that cannot become good by waiting."""
+
+
+@contextmanager
+def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Queue[str | None]]:
+    """Run a probe in a container; its lines arrive in the queue, then None when it has ended."""
+    process = exec_probe(watched.connection, watched.container, script, *arguments)
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def pump() -> None:
+        assert process.stdout  # noqa: S101 - opened as a pipe
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    thread = threading.Thread(target=pump, daemon=True)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        assert process.stdin  # noqa: S101 - opened as a pipe
+        process.stdin.close()  # the probe ends by itself when its input closes
+        try:
+            process.wait(2)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        thread.join(2)
+
+
+def read_once(watched: Watched, script: str, *arguments: str, timeout: float) -> Reading:
+    """One reading, for refresh; `{"error": …}` where the probe gives none within `timeout` seconds."""
+    heard = ""
+    with probing(watched, script, *arguments, "0") as lines:
+        end = time.monotonic() + timeout
+        while True:
+            try:
+                line = lines.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                return {"error": f"no answer within {timeout:.0f} s"}
+            if line is None:
+                return {"error": heard.strip()[-300:] or "the probe ended without a reading"}
+            reading = parse(line)
+            if reading is not None:
+                return reading
+            heard += line
+
+
+def parse(line: str) -> Reading | None:
+    """A reading from a line of the probe; None for anything else that reached its output."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass
+class Wait:
+    """One wait: opens, or ends in a Fault that names cause, evidence, node and next step."""
+
+    name: str
+    """What is awaited, for progress and errors."""
+    probe: Watched
+    """Container that the probe runs in."""
+    script: str
+    arguments: Sequence[str]
+    watched: Sequence[Watched]
+    """Containers that must live."""
+    judge: Callable[[Reading], Verdict]
+    deadline: float
+    """Seconds."""
+    deadline_setting: str
+    """Setting that holds the deadline, for the error."""
+    expected: Collection[str] = ()
+    """Names in a fatal log line that make it harmless: addresses that are about to register."""
+    report: Callable[[str], None] = lambda text: print(text, flush=True)
+    _began: float = field(default_factory=time.monotonic)
+    _first: dict[str, int] = field(default_factory=dict)
+    _suspects: dict[str, str] = field(default_factory=dict)
+    _states: dict[str, State] = field(default_factory=dict)
+    _shown: tuple[float, str] = (0.0, "")
+
+    def until_open(self) -> Reading:
+        """Poll until a reading opens the gate; returns that reading."""
+        verdict = Verdict(opened=False, text="no reading yet")
+        while True:
+            with probing(self.probe, self.script, *self.arguments, "0.5") as lines:
+                next_look = 0.0
+                while True:
+                    if time.monotonic() >= next_look:
+                        self._look()
+                        next_look = time.monotonic() + LOOK_SECONDS
+                    if time.monotonic() - self._began > self.deadline:
+                        raise self._late(verdict)
+                    try:
+                        line = lines.get(timeout=0.5)
+                    except queue.Empty:
+                        self._progress(verdict.text)
+                        continue
+                    if line is None:  # the container restarts, or is not up yet: look, then ask again
+                        break
+                    reading = parse(line)
+                    if reading is None:
+                        continue
+                    verdict = self.judge(reading)
+                    if verdict.fault:
+                        raise verdict.fault
+                    if verdict.opened:
+                        self.report(f"{self.name}: {verdict.text} ({time.monotonic() - self._began:.1f} s)")
+                        return reading
+                    self._progress(verdict.text)
+            self._progress(verdict.text)
+            threading.Event().wait(0.5)
+
+    def _look(self) -> None:
+        """Look at all containers at once; raises Fault when one cannot recover."""
+        with ThreadPoolExecutor(len(self.watched)) as pool:
+            states = list(pool.map(lambda one: look(one.connection, one.container), self.watched))
+        for one, state in zip(self.watched, states, strict=True):
+            self._states[one.container] = state
+            first = self._first.setdefault(one.container, state.restarts)
+            cause = diagnose(state.log)
+            if cause and any(name in cause.text for name in self.expected):
+                cause = None
+            dead = state is MISSING or state.status in ("exited", "dead") or state.restarts - first >= RESTARTS
+            # A fatal line of a living container counts when it is still the last word at the next look: a restart
+            # may be under way.
+            if dead or (cause and self._suspects.get(one.container) == cause.line):
+                raise self._broken(one, state)
+            self._suspects[one.container] = cause.line if cause else ""
+
+    def _broken(self, one: Watched, state: State) -> Fault:
+        by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
+        if state is MISSING:
+            return Fault(one.connection.node, f"the {one.role} container is gone", "run pulumi up again")
+        cause = diagnose(state.error + "\n" + state.log)
+        fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
+        if state.restarts:
+            fate += f", restarted {state.restarts} times"
+        text = f"{self.name}: the {one.role} container {fate}"
+        if cause:
+            return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log)
+        return Fault(
+            one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
+        )
+
+    def _late(self, verdict: Verdict) -> Fault:
+        seen = "\n".join(
+            f"{one.label}: {state.status}, {state.restarts} restarts: {phase(state.log)}"
+            for one in self.watched
+            if (state := self._states.get(one.container))
+        )
+        return Fault(
+            self.probe.connection.node,
+            f"{self.name}: not within {self.deadline:.0f} s; last reading: {verdict.text}",
+            f"look at the containers named below; raise `{self.deadline_setting}` if the start is only slow",
+            seen,
+        )
+
+    def _progress(self, text: str) -> None:
+        state = self._states.get(self.probe.container)
+        log = f"; {self.probe.role}: {phase(state.log)}" if state else ""
+        now = time.monotonic()
+        since, shown = self._shown
+        if now - since >= PROGRESS_SECONDS or (text != shown and now - since >= 1):
+            self._shown = (now, text)
+            self.report(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")

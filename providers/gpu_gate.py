@@ -1,0 +1,117 @@
+"""GpuGate: exists only while Ray has exactly the expected nodes alive, on their fabric addresses, with their GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+
+from hosts.faults import Fault
+from providers.base import Provider
+from providers.gate import Reading, Verdict, Wait, Watched, read_once
+from providers.probes import GPUS
+
+READ_SECONDS = 20.0
+"""One reading at refresh: Python imports Ray in 1 to 3 s."""
+
+
+class GpuGateProvider(Provider):
+    """Asks Ray's GCS through a probe in the head's container; never `ray status`, which lists dead nodes as active."""
+
+    compared = ("address", "nodes", "watched")
+
+    def create(self, props: Mapping[str, Any]) -> CreateResult:
+        """Wait until the gate opens; a Fault otherwise, and the resource does not exist."""
+        return CreateResult(f"gpus@{props['address']}", self._wait(props))
+
+    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+        """Verify anew after a container was replaced or the expectation changed."""
+        return UpdateResult(self._wait(news))
+
+    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
+        """The gate as it stands, or gone."""
+        watched = [Watched.load(one) for one in props["watched"]]
+        reading = read_once(watched[0], GPUS, str(props["address"]), timeout=READ_SECONDS)
+        opened = judge(props["nodes"], reading).opened
+        return ReadResult(id_, dict(props)) if opened else ReadResult("", {})
+
+    def _wait(self, props: Mapping[str, Any]) -> dict[str, Any]:
+        watched = [Watched.load(one) for one in props["watched"]]
+        reading = Wait(
+            name="GPU gate",
+            probe=watched[0],
+            script=GPUS,
+            arguments=[str(props["address"])],
+            watched=watched,
+            judge=lambda reading: judge(props["nodes"], reading),
+            deadline=float(props["deadline"]),
+            deadline_setting="deadlines.gpus",
+        ).until_open()
+        return {**props, "ray": reading["ray"]}
+
+
+def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
+    """What a reading of the GCS means.
+
+    Args:
+        expected: name, fabric address and GPUs of each node.
+        reading: the probe's: `nodes` with address, alive, gpus, reason; or `error`.
+    """
+    if "nodes" not in reading:
+        return Verdict(opened=False, text=f"the GCS does not answer yet ({reading.get('error', 'no reading')})"[:160])
+    alive = {row["address"]: row for row in reading["nodes"] if row["alive"]}
+    dead = {
+        row["address"]: row["reason"] for row in reading["nodes"] if not row["alive"] and row["address"] not in alive
+    }
+    wanted = {node["address"]: node for node in expected}
+    total = sum(int(row["gpus"]) for address, row in alive.items() if address in wanted)
+    gpus = sum(int(node["gpus"]) for node in expected)
+    text = f"{total} of {gpus} GPUs on {len(alive.keys() & wanted.keys())} of {len(wanted)} nodes"
+
+    foreign = sorted(alive.keys() - wanted.keys())
+    if foreign:
+        fault = Fault(
+            next(str(node["name"]) for node in expected),
+            f"Ray has a node that is not ours: {', '.join(foreign)} (ours: {', '.join(sorted(wanted))})",
+            "stop Ray there (ray stop), or choose another `ray.port`; if it is a node of ours, its address differs "
+            "from its fabric address: set `fabric`",
+        )
+        return Verdict(opened=False, text=text, fault=fault)
+    for address, row in alive.items():
+        node = wanted[address]
+        if int(row["gpus"]) != int(node["gpus"]):
+            # Ray counts a node's GPUs once, when it registers: waiting does not change the number.
+            fault = Fault(
+                str(node["name"]),
+                f"Ray sees {int(row['gpus'])} GPU(s) on {address}, {int(node['gpus'])} wanted",
+                "check that the container sees the GPU (nvidia-smi inside it), or correct `gpus` of the node",
+            )
+            return Verdict(opened=False, text=text, fault=fault)
+    missing = [
+        f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in wanted if a not in alive
+    ]
+    if missing:
+        return Verdict(opened=False, text=f"{text}; {', '.join(missing)}")
+    return Verdict(opened=True, text=f"{text} verified")
+
+
+class GpuGate(Resource, module="spark", name="GpuGate"):
+    """The GPU count, verified live."""
+
+    ray: pulumi.Output[str]
+    """Ray's version on the head; Ray itself refuses workers of another one."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        address: str,
+        nodes: Sequence[Mapping[str, Any]],
+        watched: pulumi.Input[Sequence[Mapping[str, Any]]],
+        deadline: float,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {"address": address, "nodes": nodes, "watched": watched, "deadline": deadline, "ray": None}
+        super().__init__(GpuGateProvider(), name, props, opts)

@@ -1,0 +1,64 @@
+"""Host: a node as it is. Exists while the node answers; its delete removes everything of ours from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+
+from hosts.containers import remove_all
+from hosts.ssh import Connection
+from providers.base import Provider
+
+
+class HostProvider(Provider):
+    """Reads nothing of its own: the program surveys all nodes before it registers them, and passes the facts."""
+
+    compared = ("connection", "facts")
+    identity = ("stack",)
+
+    def create(self, props: Mapping[str, Any]) -> CreateResult:
+        """Take the node over: what an interrupted or lost stack of this name left there goes first."""
+        remove_all(Connection.load(props["connection"]), props["stack"], int(props["grace"]))
+        return CreateResult(f"{props['stack']}/{props['connection']['node']}", dict(props))
+
+    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
+        """The node answers (Fault if not); its facts are compared through the inputs."""
+        Connection.load(props["connection"]).run("true", timeout=float(props["timeout"]))
+        return ReadResult(id_, dict(props))
+
+    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+        """Take over new facts or a new way to reach the node; nothing changes on it."""
+        return UpdateResult(dict(news))
+
+    def delete(self, _id: str, props: Mapping[str, Any]) -> None:
+        """Remove all that carries our labels on this node; a dead node is a fault of this resource alone."""
+        remove_all(Connection.load(props["connection"]), props["stack"], int(props["grace"]))
+
+
+class Host(Resource, module="spark", name="Host"):
+    """A node that answers; containers are deleted with it, so that one dead node spares the others on destroy."""
+
+    facts: pulumi.Output[dict[str, Any]]
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connection: Connection,
+        stack: str,
+        facts: Mapping[str, Any],
+        grace: int,
+        timeout: float,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {
+            "connection": connection.dump(),
+            "stack": stack,
+            "facts": dict(facts),
+            "grace": grace,
+            "timeout": timeout,
+        }
+        super().__init__(HostProvider(), name, props, opts)

@@ -1,0 +1,79 @@
+"""Asks the API for completions: /health is 200 while generation fails, so only tokens count."""
+
+import http.client
+import json
+import os
+import select
+import sys
+import time
+import urllib.parse
+from typing import Any
+
+
+def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, int]:
+    """One streamed completion; returns seconds to the first token, seconds in all and tokens."""
+    where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=limit)
+    headers = {"Content-Type": "application/json"}
+    if os.environ.get("VLLM_API_KEY"):
+        headers["Authorization"] = "Bearer " + os.environ["VLLM_API_KEY"]
+    body: dict[str, Any] = {
+        "model": model,
+        "prompt": "Hello",
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+    body.update(stream=True, stream_options={"include_usage": True})
+    began = time.monotonic()
+    try:
+        connection.request("POST", where.path + "/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(f"HTTP {answer.status}: " + answer.read(400).decode(errors="replace"))
+        first: float | None = None
+        count = 0
+        for line in answer:
+            if time.monotonic() - began > limit:
+                raise TimeoutError(f"no end within {limit:.0f} s")
+            if not line.startswith(b"data: {"):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(json.dumps(event["error"])[:400])
+            if event.get("choices") and first is None:
+                first = time.monotonic() - began
+            count = (event.get("usage") or {}).get("completion_tokens", count)
+        if first is None or count < 1:
+            raise RuntimeError("the answer had no token")
+        return first, time.monotonic() - began, count
+    finally:
+        connection.close()
+
+
+def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]:
+    """One reading: state refused, failing or verified."""
+    try:
+        ask(url, model, 1, limit)
+        reading: dict[str, Any] = {"state": "verified"}
+        if measure:  # a second one: the first compiles lazily and would be measured with it
+            first, total, tokens = ask(url, model, 16, limit)
+            rate = (tokens - 1) / max(total - first, 1e-6)
+            reading |= {"first_token_seconds": round(first, 3), "tokens_per_second": round(rate, 1)}
+    except ConnectionRefusedError:
+        return {"state": "refused"}
+    except Exception as error:  # noqa: BLE001 - every failure is a reading
+        return {"state": "failing", "error": f"{type(error).__name__}: {error}"[:500]}
+    return reading
+
+
+def main(url: str, model: str, limit: float, pause: float) -> None:
+    """Print readings until the input closes."""
+    while True:
+        reading = read(url, model, limit, measure=pause > 0)
+        print(json.dumps(reading), flush=True)
+        if not pause or select.select([sys.stdin], [], [], pause)[0]:
+            return
+
+
+main(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))

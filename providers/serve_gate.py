@@ -1,0 +1,92 @@
+"""ServeGate: exists only while the API completes a token; /health alone is 200 while generation fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pulumi
+from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+
+from providers.base import Provider
+from providers.gate import Reading, Verdict, Wait, Watched, read_once
+from providers.probes import COMPLETION
+
+
+class ServeGateProvider(Provider):
+    """Asks for completions through a probe in serve's own container, which has the API key in its environment."""
+
+    compared = ("url", "model", "watched")
+
+    def create(self, props: Mapping[str, Any]) -> CreateResult:
+        """Wait for the first completion; a Fault otherwise, and the resource does not exist."""
+        return CreateResult(str(props["url"]), self._wait(props))
+
+    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+        """Verify anew after serve was replaced."""
+        return UpdateResult(self._wait(news))
+
+    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
+        """One completion of one token now, or gone."""
+        serve = Watched.load(props["watched"][0])
+        limit = float(props["probe"])
+        arguments = (str(props["url"]), str(props["model"]), str(limit))
+        reading = read_once(serve, COMPLETION, *arguments, timeout=limit + 5)
+        return ReadResult(id_, dict(props)) if judge(reading).opened else ReadResult("", {})
+
+    def _wait(self, props: Mapping[str, Any]) -> dict[str, Any]:
+        watched = [Watched.load(one) for one in props["watched"]]
+        reading = Wait(
+            name="Serve gate",
+            probe=watched[0],
+            script=COMPLETION,
+            arguments=[str(props["url"]), str(props["model"]), str(props["completion"])],
+            watched=watched,
+            judge=judge,
+            deadline=float(props["deadline"]),
+            deadline_setting="deadlines.load",
+            expected=[str(address) for address in props["addresses"]],
+        ).until_open()
+        return {**props, **{key: reading[key] for key in ("first_token_seconds", "tokens_per_second")}}
+
+
+def judge(reading: Reading) -> Verdict:
+    """What a reading of the API means: `state` refused, failing or verified; or `error`."""
+    state = reading.get("state")
+    if state == "verified":
+        return Verdict(opened=True, text="a completion came back")
+    if state == "refused":
+        # vLLM binds its port at once and listens only when it has loaded: loading and dead look the same here.
+        return Verdict(opened=False, text="loading (the port refuses connections)")
+    return Verdict(opened=False, text=f"completion fails: {reading.get('error', 'no reading')}"[:300])
+
+
+class ServeGate(Resource, module="spark", name="ServeGate"):
+    """The API, verified live by a completion."""
+
+    first_token_seconds: pulumi.Output[float]
+    """Time to first token of the gate's own completion, warm."""
+    tokens_per_second: pulumi.Output[float]
+    """Generation rate of the gate's own completion of 16 tokens."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        url: str,
+        model: str,
+        watched: pulumi.Input[Sequence[Mapping[str, Any]]],
+        addresses: Sequence[str],
+        deadlines: Mapping[str, float],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        props = {
+            "url": url,
+            "model": model,
+            "watched": watched,
+            "addresses": addresses,
+            **deadlines,
+            "first_token_seconds": None,
+            "tokens_per_second": None,
+        }
+        super().__init__(ServeGateProvider(), name, props, opts)
