@@ -1,0 +1,78 @@
+"""What the Python plugins have in common: one gRPC server, a port on stdout, and an end with the engine's."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc  # type: ignore[import-untyped]
+
+# Operations wait for programs and commands, so each holds a thread; Cancel must find a free one all the same.
+_WORKERS = 256
+_MESSAGE_BYTES = 400 << 20  # the engine's own limit (rpcutil.GrpcChannelOptions)
+GRPC_OPTIONS = [
+    ("grpc.max_receive_message_length", _MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MESSAGE_BYTES),
+]
+
+
+def engine_address(arguments: list[str]) -> str:
+    """The engine's address: the last positional argument of a plugin ("" where a person started it)."""
+    positional = [a for a in arguments if not a.startswith("-")]
+    return positional[-1] if positional else ""
+
+
+def serve(register: Callable[[grpc.Server], None], engine: str, end_work: Callable[[], None]) -> None:
+    """Serves until the engine interrupts this process or is gone; then ends the work in hand and returns.
+
+    Args:
+        register: Adds the servicer to the server.
+        engine: The engine's address, "" for none.
+        end_work: Ends what runs on behalf of the engine; called once, and must return soon.
+    """
+    stop = threading.Event()
+    # The engine's way of ending a plugin is SIGINT to its process group: an ordinary end, not a KeyboardInterrupt.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    server = grpc.server(ThreadPoolExecutor(_WORKERS), options=GRPC_OPTIONS)
+    register(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    channel = grpc.insecure_channel(engine) if engine else None
+    if channel is not None:
+        _when_gone(channel, stop.set)
+    sys.stdout.write(f"{port}\n")
+    sys.stdout.flush()
+    stop.wait()
+    end_work()
+    server.stop(grace=None)
+    if channel is not None:
+        channel.close()
+
+
+def _when_gone(channel: grpc.Channel, action: Callable[[], None]) -> None:
+    """Calls the action when a server that was there refuses connections: a killed engine cannot say goodbye."""
+    met = False
+
+    def changed(state: grpc.ChannelConnectivity) -> None:
+        nonlocal met
+        if state is grpc.ChannelConnectivity.READY:
+            met = True
+        elif met and state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+            action()
+
+    channel.subscribe(changed, try_to_connect=True)
+
+
+def run_plugin(serve_forever: Callable[[str], None]) -> None:
+    """Entry point of a plugin: serves, then leaves at once.
+
+    `os._exit` instead of a normal end: threads that still wait for a process which does not heed SIGTERM would keep the
+    interpreter alive until the engine kills it.
+    """
+    serve_forever(engine_address(sys.argv[1:]))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

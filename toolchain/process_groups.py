@@ -1,0 +1,87 @@
+"""Child processes that can all be ended at once, with everything they started."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+GRACE_SECONDS = 3.0
+"""Between SIGTERM and SIGKILL; less than the 5 s that the engine grants a plugin (ExecPlugin in pulumi's plugin.go)."""
+
+
+class EndedError(Exception):
+    """No process is started any more: `ProcessGroups.end` was called."""
+
+
+class ProcessGroups:
+    """Starts processes as leaders of groups of their own, so that no signal to ours reaches them but through `end`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether `end` was called."""
+        return self._ended
+
+    def start(self, args: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Starts a process; takes the options of `subprocess.Popen`.
+
+        Raises:
+            EndedError: `end` was called before.
+            OSError: The program or its directory cannot be used.
+        """
+        options.setdefault("stdin", subprocess.DEVNULL)
+        with self._changed:
+            if self._ended:
+                raise EndedError
+            process = subprocess.Popen(args, process_group=0, **options)
+            self._running.add(process)
+        return process
+
+    def wait(self, process: subprocess.Popen[bytes]) -> int:
+        """Waits for the end of a process; its exit code, negative for a signal."""
+        # Left unreaped until the lock is held: its id cannot be given to another process while it may be signalled.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with self._changed:
+            self._running.discard(process)
+            self._changed.notify_all()
+            return process.wait()
+
+    def terminate(self, process: subprocess.Popen[bytes]) -> None:
+        """Ends one process and its group, by force after the grace; returns at once."""
+        if self._signal(process, signal.SIGTERM):
+            timer = threading.Timer(GRACE_SECONDS, self._signal, (process, signal.SIGKILL))
+            timer.daemon = True
+            timer.start()
+
+    def end(self) -> None:
+        """Ends all processes and starts no more; returns at once, whoever waits for a process sees it end."""
+        with self._changed:
+            self._ended = True
+            processes = list(self._running)
+        for process in processes:
+            self.terminate(process)
+
+    def close(self) -> None:
+        """As `end`, and returns when all processes have been waited for, or have been killed."""
+        self.end()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, timeout=GRACE_SECONDS)
+            processes = list(self._running)
+        for process in processes:
+            self._signal(process, signal.SIGKILL)
+
+    def _signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
+        with self._changed:
+            if process not in self._running:
+                return False
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            return True
