@@ -9,6 +9,7 @@ import pulumi_docker as docker
 
 from engines import vllm_ray
 from hosts import ownership
+from hosts.containers import claim
 from hosts.fabric import Fabric
 from hosts.ssh import Connection
 from hosts.survey import Survey, dump
@@ -58,6 +59,7 @@ class Node(pulumi.ComponentResource):
             timeout=args.cluster.deadlines.survey,
             opts=inside,
         )
+        self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
         self.image = NodeImage(
             self.name,
             connection=self.connection,
@@ -75,6 +77,10 @@ class Node(pulumi.ComponentResource):
     def roles(self) -> pulumi.ResourceOptions:
         """Options of what lives in this node's Docker: its provider, and no delete of its own when the host goes."""
         return pulumi.ResourceOptions(provider=self.docker, deleted_with=self.host, depends_on=[self.host])
+
+    def _claim(self, args: pulumi.ResourceHookArgs) -> None:
+        """Before a container is created: free its name."""
+        claim(self.connection, str((args.new_inputs or {})["name"]), self.args.stack)
 
     def _volume(self, role: str, path: str) -> docker.ContainerVolumeArgs:
         volume = docker.Volume(
@@ -145,6 +151,9 @@ class Node(pulumi.ComponentResource):
             must_run=True,
             destroy_grace_seconds=args.cluster.deadlines.stop,
             opts=pulumi.ResourceOptions.merge(
-                pulumi.ResourceOptions.merge(self.roles, opts), pulumi.ResourceOptions(delete_before_replace=True)
+                pulumi.ResourceOptions.merge(self.roles, opts),
+                pulumi.ResourceOptions(
+                    delete_before_replace=True, hooks=pulumi.ResourceHookBinding(before_create=[self.claim])
+                ),
             ),
         )

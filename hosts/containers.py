@@ -61,6 +61,27 @@ def exec_probe(connection: Connection, container: str, script: str, *arguments: 
     return connection.start("docker", "exec", "-i", container, "python3", "-u", "-c", script, *arguments)
 
 
+def claim(connection: Connection, name: str, stack: str) -> None:
+    """Make a container name free before it is created: what an interrupted run of this stack left goes.
+
+    Pulumi creates only what its state lacks, so a container of ours that exists by then belongs to no state.
+
+    Raises:
+        Fault: the name belongs to a container that is not of this stack; nothing is removed.
+    """
+    owner = f'{{{{index .Config.Labels "{ownership.PREFIX}.stack"}}}}'
+    done = connection.run("docker", "inspect", "--type", "container", "--format", owner, name)
+    if done.returncode:  # none of that name, the usual case; a silent Docker is found by the creation itself
+        return
+    if done.stdout.strip() != stack:
+        raise Fault(
+            connection.node,
+            f"container {name} is not of stack {stack!r}",
+            f"remove or rename it yourself: docker rename {name} OTHER",
+        )
+    connection.run("docker", "rm", "-f", name, check=True)
+
+
 REMOVE = """
 for kind in serve ray-worker ray-head; do
   ids=$(docker ps -aq --filter "$1" --filter "label=$3.role=$kind") || exit 1

@@ -1,0 +1,76 @@
+# `make up` runs the main job, `make test` every test. STACK=spark (or another) works on a real cluster.
+STACK ?= lab
+PY := .venv/bin/python
+RUN := . ./env.sh &&
+CHECKED := settings.py ask.py __main__.py hosts engines providers components policies lab toolchain bench tests
+SHELL := /bin/bash -o pipefail
+
+.DEFAULT_GOAL := help
+.PHONY: help venv toolchain lab up preview down status ask test test-fast lint format bench clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+venv: .venv/.installed ## Python environment, pinned with hashes
+
+.venv/.installed: requirements.txt requirements-dev.txt pyproject.toml
+	python3 -m venv .venv
+	$(PY) -m pip install --quiet --require-hashes -r requirements.txt
+	$(PY) -m pip install --quiet --require-hashes -r requirements-dev.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+toolchain: venv ## Pulumi: the one on PATH, or one built from package registries
+	$(PY) -m toolchain
+
+ifeq ($(STACK),lab)
+lab: venv ## The two simulated Sparks
+	$(PY) -m lab up
+else
+lab:
+endif
+
+# Toolchain and lab know nothing of each other: side by side.
+ready: venv
+	@$(MAKE) --no-print-directory -j2 toolchain lab
+	@$(RUN) pulumi stack select --create $(STACK) >/dev/null
+.PHONY: ready
+
+up: ready ## Converge the cluster, ask it for a completion
+	$(RUN) pulumi up --stack $(STACK) --yes --skip-preview --suppress-permalink --policy-pack policies
+	$(RUN) python -m ask --stack $(STACK)
+
+preview: ready ## What is wrong with the live cluster; changes nothing
+	$(RUN) pulumi preview --stack $(STACK) --diff --suppress-permalink
+
+down: toolchain ## Remove everything of the cluster from the hosts
+	$(RUN) pulumi destroy --stack $(STACK) --yes --skip-preview --suppress-permalink
+
+status: ready ## Outputs and resources of the stack
+	@if [ $(STACK) = lab ]; then $(PY) -m lab status; fi
+	$(RUN) pulumi stack --stack $(STACK)
+
+ask: venv ## Ask the model: make ask PROMPT="…"
+	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
+
+test: ready lint ## Every test, on the lab
+	$(RUN) python -m pytest
+
+test-fast: venv ## Tests that need neither lab nor toolchain
+	$(PY) -m pytest -m "not lab and not toolchain"
+
+lint: venv ## ruff and mypy
+	.venv/bin/ruff check $(CHECKED)
+	.venv/bin/ruff format --check $(CHECKED)
+	.venv/bin/mypy $(CHECKED)
+
+format: venv ## Format and fix
+	.venv/bin/ruff check --fix $(CHECKED)
+	.venv/bin/ruff format $(CHECKED)
+
+bench: ready ## Measure against a plain script, on the lab
+	$(RUN) python -m bench
+
+clean: ## Remove the lab and all that was built
+	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down; fi
+	rm -rf .build .state .venv

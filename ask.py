@@ -1,0 +1,52 @@
+"""Ask a stack's endpoint: `python -m ask --stack lab "What is a Spark?"`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Annotated, Any
+
+import requests
+import typer
+
+
+def outputs(stack: str) -> dict[str, Any]:
+    """Outputs of a stack; exits with Pulumi's own words where there are none."""
+    command = ["pulumi", "stack", "output", "--stack", stack, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"pulumi stack output failed: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    if "endpoint" not in found:
+        sys.exit(f"stack {stack} serves nothing: run pulumi up first")
+    return found
+
+
+def main(
+    prompt: Annotated[str, typer.Argument(help="What to ask.")] = "Hello",
+    stack: Annotated[str, typer.Option(help="Stack whose endpoint is asked.")] = "lab",
+    max_tokens: Annotated[int, typer.Option(min=1, help="Bound of the answer.")] = 16,
+) -> None:
+    """Send one chat message to the stack's model; the API key, if any, is taken from API_KEY."""
+    found = outputs(stack)
+    body = {
+        "model": found["model"],
+        "messages": [{"role": "user", "content": prompt}],
+        "max_tokens": max_tokens,
+    }
+    headers = {"Authorization": f"Bearer {os.environ['API_KEY']}"} if os.environ.get("API_KEY") else {}
+    try:
+        answer = requests.post(f"{found['endpoint']}/chat/completions", json=body, headers=headers, timeout=120)
+        answer.raise_for_status()
+    except requests.RequestException as error:
+        text = error.response.text[:400] if error.response is not None else ""
+        sys.exit(f"{found['endpoint']} did not answer: {error} {text}")
+    reply = answer.json()
+    typer.echo(f"{found['model']}: {reply['choices'][0]['message']['content']!r}")
+    typer.echo(f"{reply['usage']['completion_tokens']} tokens from {found['endpoint']}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
