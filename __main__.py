@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pulumi
 
 from components.cluster import Cluster, ClusterArgs
@@ -11,6 +13,14 @@ from hosts.preflight import check
 from hosts.survey import survey_all
 from settings import SettingsError, parse
 
+REPORTED = 32
+"""Exit code by which a language host knows that the user has been told: no message of its own follows."""
+
+LEAVE_OUT = (
+    "the other nodes can be cleaned now: pulumi destroy --run-program=false --refresh=false --continue-on-error; "
+    "a plain pulumi destroy finishes it once these are back"
+)
+
 
 def main() -> None:
     """Register the stack; every fault of configuration or host ends as one clear message."""
@@ -19,13 +29,17 @@ def main() -> None:
     try:
         settings = parse(config.get_object("cluster"))
         surveys, faults = survey_all(settings)
-        if not destroying():
-            faults += check(settings, stack, surveys)
+        if destroying():
+            if faults:
+                raise Faults(faults, LEAVE_OUT)
+            return  # what is destroyed is in the state; a port taken or a model gone must not stop it
+        faults += check(settings, stack, surveys)
         if faults:
             raise Faults(faults)
         cluster = Cluster(ClusterArgs(stack, settings, surveys, config.get_secret("apiKey")))
     except (SettingsError, Fault, Faults) as error:
-        raise pulumi.RunError(str(error)) from None
+        pulumi.log.error(str(error))
+        sys.exit(REPORTED)
     for name, value in cluster.outputs.items():
         pulumi.export(name, value)
 

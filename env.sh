@@ -14,12 +14,8 @@ if [ -z "${PULUMI_BACKEND_URL:-}" ]; then
   mkdir -p "$root/.state"
   export PULUMI_BACKEND_URL="file://$root/.state"
 fi
-if [ -z "${PULUMI_CONFIG_PASSPHRASE:-}${PULUMI_CONFIG_PASSPHRASE_FILE:-}" ]; then
-  # Secrets of the local backend are encrypted with a passphrase of this checkout.
-  if [ ! -s "$root/.state/passphrase" ]; then
-    mkdir -p "$root/.state"
-    (umask 077 && head -c 24 /dev/urandom | base64 > "$root/.state/passphrase")
-  fi
-  export PULUMI_CONFIG_PASSPHRASE_FILE="$root/.state/passphrase"
+if [ -z "${PULUMI_CONFIG_PASSPHRASE+set}${PULUMI_CONFIG_PASSPHRASE_FILE:-}" ]; then
+  # Good enough for the lab, which has no secret. Set your own before you create a stack with an API key.
+  export PULUMI_CONFIG_PASSPHRASE=dgx-spark-cluster
 fi
 unset root

@@ -32,6 +32,6 @@ class Fault(Exception):  # noqa: N818 - a fault of the user's side, not of the p
 class Faults(Exception):  # noqa: N818 - the plural of Fault
     """Several faults found at once, so that a user need not find them one run at a time."""
 
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__("\n".join(str(fault) for fault in faults))
+    def __init__(self, faults: list[Fault], note: str = "") -> None:
+        super().__init__("\n".join([*map(str, faults), *([note] if note else [])]))
         self.faults = faults

@@ -8,9 +8,8 @@ import psutil
 def destroying() -> bool:
     """Whether a `pulumi destroy` runs this program.
 
-    With PULUMI_RUN_PROGRAM=true destroy runs the program as well, to register providers and hooks. What would stop an
-    `up` (a port taken, a model gone) must not stop it. No RPC says which operation it is: the engine's own command
-    line does.
+    With PULUMI_RUN_PROGRAM=true destroy runs the program as well. No RPC says which operation it is: the engine's own
+    command line does.
     """
     for process in psutil.Process().parents():
         try:

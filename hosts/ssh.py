@@ -179,8 +179,13 @@ class Connection:
             if sign.lower() in stderr.lower():
                 facts = {"host": last.host, "login": last.destination, "ssh": self.by_hand(), "node": self.node}
                 return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
-        via = f" through {' → '.join(hop.node for hop in self.hops[:-1])}" if len(self.hops) > 1 else ""
-        return Fault(self.node, f"ssh to {last.destination}{via} failed", f"try it by hand: {self.by_hand()}", stderr)
+        if len(self.hops) > 1 and "UNKNOWN port 65535" in stderr:
+            # What ssh says when the connection through the jump host ended; the jump's own words are not passed on.
+            jump = self.hops[-2].node
+            return Fault(
+                self.node, f"not reached through {jump}", f"see to {jump} first, then {self.by_hand()}", stderr
+            )
+        return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
 
 SIGNS: tuple[tuple[str, str, str], ...] = (
@@ -205,6 +210,11 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
     ),
     ("timed out", "{host} does not answer", "is it switched on and connected? {ssh}"),
     ("lab networks are absent", "the lab is down", "start it: python -m lab up"),
+    (
+        "Can't open user config file",
+        "the ssh configuration of the settings does not exist",
+        "correct `ssh_config`; the lab's is made by: python -m lab up",
+    ),
 )
 """Sign in ssh's output, cause, remedy."""
 

@@ -1,0 +1,78 @@
+"""From bare hosts to tokens, drift, repair and back to bare hosts, in order on one stack."""
+
+from __future__ import annotations
+
+import requests
+
+from tests.lab.conftest import Stack, on, ours
+
+NODES = ("spark-1", "spark-2")
+
+
+def complete(endpoint: str, model: str) -> int:
+    """Tokens of one completion, asked as a user does."""
+    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+    answer = requests.post(f"{endpoint}/completions", json=body, timeout=60)
+    answer.raise_for_status()
+    return int(answer.json()["usage"]["completion_tokens"])
+
+
+def test_up_ends_with_a_completion(stack: Stack) -> None:
+    done = stack.up("--policy-pack", "policies")
+    assert done.code == 0, done.output
+    outputs = stack.outputs()
+    assert outputs["endpoint"] == "http://10.1.230.180:30000/v1"
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    assert [node["fabric"].split()[0] for node in outputs["nodes"]] == ["192.168.200.12", "192.168.200.13"]
+    assert outputs["ray"]["address"] == "192.168.200.12:6379"
+    assert outputs["tokens_per_second"] > 0
+    assert outputs["first_token_seconds"] > 0
+    assert set(ours("spark-1")) == {"ray-head", "serve"}
+    assert set(ours("spark-2")) == {"ray-worker"}
+
+
+def test_the_curl_line_of_the_outputs_works_as_pasted(stack: Stack) -> None:
+    # spark-1 has curl, the machine that runs the test may not.
+    assert '"choices"' in on("spark-1", "bash", "-c", stack.outputs()["curl"])
+
+
+def test_second_up_changes_nothing(stack: Stack) -> None:
+    before = ours("spark-1"), ours("spark-2")
+    done = stack.up("--expect-no-changes")
+    assert done.code == 0, done.output
+    assert (ours("spark-1"), ours("spark-2")) == before
+
+
+def test_preview_of_a_healthy_cluster_is_clean(stack: Stack) -> None:
+    assert stack.preview() == {}
+
+
+def test_a_removed_worker_is_named_and_repaired_with_its_dependents_only(stack: Stack) -> None:
+    before = ours("spark-1")
+    on("spark-2", "docker", "rm", "-f", ours("spark-2")["ray-worker"])
+
+    plan = stack.preview()
+    assert plan["Container spark-2-ray-worker"] == "create"
+    assert plan["GpuGate gpus"] == "create"
+    assert not any("ray-head" in name or "Host" in name or "NodeImage" in name for name in plan)
+
+    done = stack.up()
+    assert done.code == 0, done.output
+    after = ours("spark-1")
+    assert after["ray-head"] == before["ray-head"]
+    assert after["serve"] != before["serve"]
+    outputs = stack.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    assert stack.preview() == {}
+
+
+def test_destroy_leaves_nothing(stack: Stack) -> None:
+    done = stack.destroy()
+    assert done.code == 0, done.output
+    for node in NODES:
+        label = "label=dgx-spark-cluster.stack=lab"
+        assert on(node, "docker", "ps", "-aq", "--filter", label) == ""
+        assert on(node, "docker", "volume", "ls", "-q", "--filter", label) == ""
+        assert on(node, "ss", "-Hltn", "sport = :30000 or sport = :6379") == ""
+        assert on(node, "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader") == ""
+        assert on(node, "pgrep", "-f", "[r]aylet|[v]llm", check=False) == ""
