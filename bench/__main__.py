@@ -1,0 +1,175 @@
+"""`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hosts.ssh import Connection
+from settings import Cluster, parse
+
+ROOT = Path(__file__).parents[1]
+FLOOR = ROOT / "bench/floor.sh"
+STACK = "lab"
+MIB = 1024.0
+
+PSS = """
+for pid in $(docker top "$1" -eo pid | tail -n +2); do sudo cat /proc/$pid/smaps_rollup 2>/dev/null; done |
+awk '/^Pss:/ {sum += $2} END {print sum}'
+"""
+"""Memory of a container's processes in KiB, shared pages divided among those who share them."""
+
+console = Console()
+
+
+class Samples:
+    """Readings by name; `unit` is part of the name."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Take the seconds that the block takes."""
+        began = time.monotonic()
+        yield
+        self.take(name, time.monotonic() - began)
+
+    def take(self, name: str, value: float) -> None:
+        """Take one reading and show it."""
+        self.values[name].append(value)
+        console.print(f"  {name}: {value:.2f}")
+
+    def table(self) -> Table:
+        """All readings: count, min, median, max."""
+        table = Table("reading", "runs", "min", "median", "max")
+        for name, values in self.values.items():
+            table.add_row(
+                name,
+                str(len(values)),
+                *(f"{pick(values):.2f}" for pick in (min, statistics.median, max)),
+            )
+        return table
+
+
+def pulumi(*arguments: str) -> float | None:
+    """Run a pulumi command on the stack; the time at which its GPU gate opened, if it did."""
+    command = ["pulumi", *arguments, "--stack", STACK, "--non-interactive", "--color", "never"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    opened, lines = None, []
+    assert process.stdout  # noqa: S101 - opened as a pipe
+    for line in process.stdout:
+        lines.append(line)
+        if opened is None and "GPU gate" in line and "verified" in line:
+            opened = time.time()
+    if process.wait():
+        raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-30:])}")
+    return opened
+
+
+def floor(action: str) -> None:
+    """Run the plain script."""
+    subprocess.run([FLOOR, action], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
+def cluster() -> Cluster:
+    """The stack's settings."""
+    command = ["pulumi", "config", "get", "cluster", "--stack", STACK]
+    return parse(json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout))
+
+
+@contextmanager
+def peak_memory(samples: Samples) -> Iterator[None]:
+    """Take the most memory in use on this machine above what was in use before, in GiB."""
+
+    def used() -> float:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        total, available = (int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+        return (total - available) / MIB / MIB
+
+    stop, most = threading.Event(), [used()]
+
+    def sample() -> None:
+        while not stop.wait(0.25):
+            most.append(used())
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        samples.take("peak memory of the machine, GiB", max(most))
+
+
+def head_readings(samples: Samples, opened: float | None) -> None:
+    """How long after the head container's start the GPUs were verified, and what Ray's head weighs."""
+    settings = cluster()
+    head = Connection.of(settings, settings.head)
+    role = "label=dgx-spark-cluster.role=ray-head"
+    found = head.run("docker", "ps", "-q", "--filter", role, check=True).stdout.strip()
+    started = head.run("docker", "inspect", "--format", "{{.State.StartedAt}}", found, check=True).stdout.strip()
+    began = datetime.fromisoformat(started[:26] + "+00:00").timestamp()
+    if opened:
+        samples.take("GPUs verified after the head container's start, s", opened - began)
+    memory = head.run("sh", "-c", PSS, "sh", found, check=True).stdout
+    samples.take("Ray head, MiB (PSS)", float(memory) / MIB)
+
+
+def main(
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of what is cheap: no-op up and preview.")] = 5,
+    starts: Annotated[int, typer.Option(min=1, help="Runs of up and destroy, and of the floor.")] = 3,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure on the lab; ends with the stack destroyed."""
+    os.environ["PULUMI_SKIP_UPDATE_CHECK"] = "true"
+    samples = Samples()
+    console.print("warming up: images, compile caches")
+    pulumi("up", "--yes", "--skip-preview")
+    pulumi("destroy", "--yes", "--skip-preview")
+    ratios: dict[str, list[float]] = defaultdict(list)
+    for run in range(starts):
+        console.print(f"start {run + 1} of {starts}")
+        with samples.timed("floor: start to first completion, s"):
+            floor("up")
+        with samples.timed("floor: stop, s"):
+            floor("down")
+        with peak_memory(samples), samples.timed("up to first completion, s"):
+            opened = pulumi("up", "--yes", "--skip-preview")
+        head_readings(samples, opened)
+        if run == starts - 1:
+            for _ in range(repeats):
+                with samples.timed("no-op up, s"):
+                    pulumi("up", "--yes", "--skip-preview", "--expect-no-changes")
+                with samples.timed("clean preview, s"):
+                    pulumi("preview", "--expect-no-changes")
+        with samples.timed("destroy, s"):
+            pulumi("destroy", "--yes", "--skip-preview")
+        for name, ours, theirs in (
+            ("up / floor", "up to first completion, s", "floor: start to first completion, s"),
+            ("destroy / floor's stop", "destroy, s", "floor: stop, s"),
+        ):
+            ratios[name].append(samples.values[ours][-1] / samples.values[theirs][-1])
+    for name, values in ratios.items():
+        samples.values[f"ratio {name}"] = values
+    console.print(samples.table())
+    if output:
+        output.write_text(json.dumps(samples.values, indent=2))
+
+
+typer.run(main)
