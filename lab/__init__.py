@@ -1,0 +1,1 @@
+"""Two simulated DGX Sparks on one Linux machine, for tests and trials of the program without the hardware."""

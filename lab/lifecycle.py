@@ -1,0 +1,106 @@
+"""What `up`, `down` and `status` do, in terms of the lab's pieces."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from lab import access, daemon, docker, engine, image, layout, model, network, nodes
+from lab.layout import ENGINE, IMAGE_ARCHIVE, MODELS, NETWORKS, NODES, STATE, TEMPORARY
+from lab.processes import LabError
+from lab.rootfs import NODE_ROOT, SERVING_ROOT, clear
+from lab.steps import Step, run_steps
+
+
+def steps() -> list[Step]:
+    """Everything `up` brings about, with what each needs."""
+    packages, outer, node_root, serving_root = "packages", "Docker daemon", "node packages", "image packages"
+    keys, networks, environment, node_image = "ssh keys and config", "networks", "engine environment", "node image"
+    serving_image, tiny_model = "serving image", "tiny model"
+
+    return [
+        Step(packages, daemon.packages_ready, daemon.install_packages),
+        Step(outer, docker.answers, daemon.start, (packages,)),
+        Step(keys, access.ready, access.make, (packages,)),
+        Step(node_root, NODE_ROOT.ready, NODE_ROOT.make, (packages,)),
+        Step(serving_root, SERVING_ROOT.ready, SERVING_ROOT.make, (packages,)),
+        Step(environment, engine.ready, engine.make),
+        Step(networks, network.ready, network.make, (outer,)),
+        Step(node_image, image.node_ready, image.make_node, (outer, node_root)),
+        Step(serving_image, image.serving_ready, image.make_serving, (outer, serving_root)),
+        Step(tiny_model, model.ready, model.make, (environment, serving_image)),
+        Step("nodes", nodes.ready, nodes.make, (keys, networks, node_image, environment, tiny_model)),
+    ]
+
+
+def up(console: Console) -> None:
+    """Bring the lab up."""
+    STATE.mkdir(parents=True, exist_ok=True)
+    if TEMPORARY.exists():
+        clear(TEMPORARY)  # of a run that was killed
+    run_steps(steps(), console)
+
+
+def down(console: Console, *, purge: bool) -> None:
+    """Remove what `up` made from Docker and the network, in whatever state it is."""
+
+    def note(line: str) -> None:
+        console.print(line, highlight=False)
+
+    if not docker.answers() and daemon.RECORD.exists():
+        # Killed, not stopped: its containers may live on, and only a daemon can end them.
+        daemon.start(note)
+    if docker.answers():
+        nodes.remove_all()
+        docker.remove("network", docker.labelled("network"))
+        if purge:
+            image.remove_all()
+        note("nodes and networks removed")
+        daemon.stop(note)
+    for each in NETWORKS:
+        if not docker.answers() or docker.inspect("network", each.name) is None:
+            network.remove_device(each)
+    network.remove_route()
+    if purge:
+        clear(STATE)
+        note(f"{STATE} removed")
+    console.print("[green]the lab is down[/]")
+
+
+def report() -> dict[str, Any]:
+    """What there is, for `status`."""
+    answers = docker.answers()
+    own = daemon.own_daemon()
+    found: dict[str, Any] = {
+        "daemon": {"ready": answers, "started_by_lab": own is not None, "pid": own.pid if own else None},
+        "networks": {each.name: {"ready": answers and network.network_ready(each)} for each in NETWORKS},
+        "access": {"ready": access.ready(), "ssh_config": str(layout.SSH_CONFIG)},
+        "nodes": {},
+        "image": {"ready": image.serving_ready(), "path": str(IMAGE_ARCHIVE)},
+        "engine": {"ready": engine.ready(), "path": str(ENGINE)},
+        "model": {"ready": model.ready(), "path": str(MODELS / model.NAME)},
+    }
+    for node in NODES:
+        try:
+            facts = nodes.describe(node) if answers else {"running": False}
+        except LabError as error:
+            facts = {"running": False, "error": error.problem}
+        found["nodes"][node.name] = {"ready": bool(facts.get("docker") and facts.get("as_defined")), **facts}
+    parts = [found["daemon"], found["access"], found["image"], found["engine"], found["model"]]
+    parts += [*found["networks"].values(), *found["nodes"].values()]
+    return {"ready": all(part["ready"] for part in parts), **found}
+
+
+def table(found: dict[str, Any]) -> Table:
+    """The report for people."""
+    shown = Table(title="lab", title_justify="left")
+    for column in ("part", "ready", "facts"):
+        shown.add_column(column)
+    rows = {name: found[name] for name in ("daemon", "access", "image", "engine", "model")}
+    rows |= {f"network {name}": facts for name, facts in found["networks"].items()}
+    rows |= {f"node {name}": facts for name, facts in found["nodes"].items()}
+    for name, facts in rows.items():
+        text = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "ready")
+        shown.add_row(name, "[green]yes[/]" if facts["ready"] else "[red]no[/]", escape(text))
+    return shown
