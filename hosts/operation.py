@@ -1,8 +1,11 @@
-"""Which operation of the engine the program runs in: Pulumi does not tell it."""
+"""What the engine that runs this process is doing: Pulumi tells neither its programs nor its dynamic providers."""
 
 from __future__ import annotations
 
 import psutil
+
+PROGRAM = "pulumi-language-python-exec"
+"""Script by which every Python language host runs a program."""
 
 
 def destroying() -> bool:
@@ -11,11 +14,46 @@ def destroying() -> bool:
     With PULUMI_RUN_PROGRAM=true destroy runs the program as well. No RPC says which operation it is: the engine's own
     command line does.
     """
-    for process in psutil.Process().parents():
+    engine = _engine()
+    return engine is not None and any(word in ("destroy", "down", "dn") for word in _line(engine)[1:])
+
+
+class Cancellation:
+    """Notices that the user interrupted the operation (Ctrl-C once) while a dynamic provider works.
+
+    The engine then asks all plugins to cancel, which the plugin of dynamic providers ignores, and has the language host
+    end the program, which otherwise lives until its last resource is registered. So the program's end is the sign.
+    """
+
+    def __init__(self) -> None:
+        engine = _engine()
         try:
-            line = process.cmdline()
+            children = engine.children(recursive=True) if engine else []
         except psutil.Error:
-            continue
-        if line and line[0].rpartition("/")[2] == "pulumi":
-            return any(word in ("destroy", "down", "dn") for word in line[1:])
-    return False
+            children = []
+        self._program = next((child for child in children if any(PROGRAM in word for word in _line(child))), None)
+
+    @property
+    def requested(self) -> bool:
+        """True from the interrupt on; never where no program runs."""
+        if self._program is None:
+            return False
+        try:
+            return not self._program.is_running() or self._program.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+
+def _engine() -> psutil.Process | None:
+    """The engine's process above this one."""
+    for process in psutil.Process().parents():
+        if _line(process)[:1] and _line(process)[0].rpartition("/")[2] == "pulumi":
+            return process
+    return None
+
+
+def _line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []

@@ -16,6 +16,7 @@ from typing import Any
 from hosts.containers import MISSING, State, exec_probe, look
 from hosts.diagnosis import diagnose, phase
 from hosts.faults import Fault
+from hosts.operation import Cancellation
 from hosts.ssh import Connection
 
 LOOK_SECONDS = 2.0
@@ -138,6 +139,7 @@ class Wait:
     """Names in a fatal log line that make it harmless: addresses that are about to register."""
     report: Callable[[str], None] = lambda text: print(text, flush=True)
     _began: float = field(default_factory=time.monotonic)
+    _cancellation: Cancellation = field(default_factory=Cancellation)
     _first: dict[str, int] = field(default_factory=dict)
     _suspects: dict[str, str] = field(default_factory=dict)
     _states: dict[str, State] = field(default_factory=dict)
@@ -153,6 +155,12 @@ class Wait:
                     if time.monotonic() >= next_look:
                         self._look()
                         next_look = time.monotonic() + LOOK_SECONDS
+                    if self._cancellation.requested:
+                        raise Fault(
+                            self.probe.connection.node,
+                            f"{self.name}: interrupted; last reading: {verdict.text}",
+                            "run pulumi up again: it goes on from here",
+                        )
                     if time.monotonic() - self._began > self.deadline:
                         raise self._late(verdict)
                     try:
