@@ -82,17 +82,16 @@ class Connection:
         """Options of ssh without destination: for pulumi_docker.Provider.ssh_opts and for commands."""
         return self._options(self.hops) if self.hops else []
 
-    def _options(self, hops: Sequence[Hop]) -> list[str]:
+    def _options(self, hops: Sequence[Hop], *, multiplexed: bool = True) -> list[str]:
         Path(CONTROL_DIRECTORY).expanduser().mkdir(mode=0o700, parents=True, exist_ok=True)
         named = {
             "BatchMode": "yes",
             "ConnectTimeout": f"{self.connect_timeout:.0f}",
             "ServerAliveInterval": "5",
             "ServerAliveCountMax": "3",
-            "ControlMaster": "auto",
-            "ControlPath": f"{CONTROL_DIRECTORY}/%C",
-            "ControlPersist": "60",
         }
+        if multiplexed:
+            named |= {"ControlMaster": "auto", "ControlPath": f"{CONTROL_DIRECTORY}/%C", "ControlPersist": "60"}
         if hops[-1].identity_file:
             named["IdentityFile"] = hops[-1].identity_file
         options = ["-F", self.config_file] if self.config_file else []
@@ -100,14 +99,14 @@ class Connection:
             options += ["-o", f"{name}={value}"]
         if len(hops) > 1:
             # Not ProxyJump: it would drop these options, and with them multiplexing, on the jump's own connection.
-            via = self._ssh(hops[:-1], ["-W", "[%h]:%p"])
+            via = self._ssh(hops[:-1], ["-W", "[%h]:%p"], multiplexed=multiplexed)
             inner = shlex.join(part.replace("%", "%%") for part in via).replace("[%%h]:%%p", "[%h]:%p")
             options += ["-o", f"ProxyCommand={inner}"]
         return options
 
-    def _ssh(self, hops: Sequence[Hop], more: Sequence[str] = ()) -> list[str]:
+    def _ssh(self, hops: Sequence[Hop], more: Sequence[str] = (), *, multiplexed: bool = True) -> list[str]:
         port = ["-p", str(hops[-1].port)] if hops[-1].port else []
-        return ["ssh", "-T", *self._options(hops), *port, *more, hops[-1].destination]
+        return ["ssh", "-T", *self._options(hops, multiplexed=multiplexed), *port, *more, hops[-1].destination]
 
     def command(self, *argv: str) -> list[str]:
         """The local argument list that runs `argv` on the node."""
@@ -137,7 +136,7 @@ class Connection:
         except FileNotFoundError:
             raise Fault(self.node, "no ssh client on this machine", "install OpenSSH's client") from None
         if done.returncode == UNREACHABLE and self.hops:
-            raise self.unreachable(done.stderr)
+            raise self.unreachable(done.stderr + self._words_of_the_way(done.stderr))
         if check and done.returncode:
             raise Fault(
                 self.node,
@@ -146,6 +145,20 @@ class Connection:
                 done.stderr or done.stdout,
             )
         return done
+
+    def _words_of_the_way(self, stderr: str) -> str:
+        """What a jump host or ProxyCommand said: ssh drops its words with ControlPersist, so ask once without."""
+        if "UNKNOWN port 65535" not in stderr:
+            return ""
+        plain = [*self._ssh(self.hops, multiplexed=False), "--", "true"]
+        try:
+            done = subprocess.run(
+                plain, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                timeout=3 * self.connect_timeout, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as slow:
+            return _text(slow.stderr)
+        return done.stderr
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         """Start a command on the node that streams lines; it should end by itself when its input closes."""
@@ -175,16 +188,14 @@ class Connection:
     def unreachable(self, stderr: str) -> Fault:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
+        if len(self.hops) > 1 and "UNKNOWN port 65535" in stderr and "open failed: connect failed" not in stderr:
+            # The way ended before the jump host tried to connect to this node.
+            jump = self.hops[-2].node
+            return Fault(self.node, f"not reached through {jump}", f"see to {jump} first: {self.by_hand()}", stderr)
         for sign, cause, remedy in SIGNS:
             if sign.lower() in stderr.lower():
                 facts = {"host": last.host, "login": last.destination, "ssh": self.by_hand(), "node": self.node}
                 return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
-        if len(self.hops) > 1 and "UNKNOWN port 65535" in stderr:
-            # What ssh says when the connection through the jump host ended; the jump's own words are not passed on.
-            jump = self.hops[-2].node
-            return Fault(
-                self.node, f"not reached through {jump}", f"see to {jump} first, then {self.by_hand()}", stderr
-            )
         return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
 
@@ -209,7 +220,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
         "correct `ssh` of node {node}, or use an address",
     ),
     ("timed out", "{host} does not answer", "is it switched on and connected? {ssh}"),
-    ("lab networks are absent", "the lab is down", "start it: python -m lab up"),
+    ("the lab is down", "the lab is down", "start it: python -m lab up"),
     (
         "Can't open user config file",
         "the ssh configuration of the settings does not exist",
