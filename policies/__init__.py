@@ -1,0 +1,1 @@
+"""The policy pack: `pulumi up --policy-pack policies`."""
