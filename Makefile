@@ -37,7 +37,7 @@ ready: venv
 .PHONY: ready
 
 up: ready ## Converge the cluster, ask it for a completion
-	$(RUN) pulumi up --stack $(STACK) --yes --skip-preview --suppress-permalink --policy-pack policies
+	$(RUN) pulumi up --stack $(STACK) --yes --suppress-permalink --policy-pack policies
 	$(RUN) python -m ask --stack $(STACK)
 
 preview: ready ## What is wrong with the live cluster; changes nothing

@@ -122,11 +122,22 @@ PHASES: tuple[str, ...] = (
 """Phases of a start, as vLLM 0.17 to 0.32 and Ray 2.53 log them."""
 
 
+DECORATION = re.compile(
+    r"\x1b\[[0-9;]*m|^\([^()]* pid=[^()]*\) |^(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d [\d:]+ \[[^\]]*\] "
+)
+"""Colours, process names and time stamps in front of a message."""
+
+
 def phase(log: str) -> str:
-    """The last phase that a log names, as progress; the last line if it names none."""
+    """The last phase that a log names, as progress; its last message if it names none."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     for line in reversed(lines):
         for pattern in PHASES:
             if match := re.search(pattern, line):
                 return match.group()[:120]
-    return lines[-1][:120] if lines else "no log yet"
+    if not lines:
+        return "no log yet"
+    last, shorter = "", lines[-1]
+    while shorter != last:
+        last, shorter = shorter, DECORATION.sub("", shorter)
+    return last[:120]

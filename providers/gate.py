@@ -18,6 +18,7 @@ from hosts.diagnosis import diagnose, phase
 from hosts.faults import Fault
 from hosts.operation import Cancellation
 from hosts.ssh import Connection
+from providers import progress
 
 LOOK_SECONDS = 2.0
 """Pause between two looks at the containers."""
@@ -137,7 +138,8 @@ class Wait:
     """Setting that holds the deadline, for the error."""
     expected: Collection[str] = ()
     """Names in a fatal log line that make it harmless: addresses that are about to register."""
-    report: Callable[[str], None] = lambda text: print(text, flush=True)
+    passing: Callable[[str], None] = progress.passing
+    lasting: Callable[[str], None] = progress.lasting
     _began: float = field(default_factory=time.monotonic)
     _cancellation: Cancellation = field(default_factory=Cancellation)
     _first: dict[str, int] = field(default_factory=dict)
@@ -177,7 +179,7 @@ class Wait:
                     if verdict.fault:
                         raise verdict.fault
                     if verdict.opened:
-                        self.report(f"{self.name}: {verdict.text} ({time.monotonic() - self._began:.1f} s)")
+                        self.lasting(f"{self.name}: {verdict.text} ({time.monotonic() - self._began:.1f} s)")
                         return reading
                     self._progress(verdict.text)
             self._progress(verdict.text)
@@ -235,4 +237,4 @@ class Wait:
         since, shown = self._shown
         if now - since >= PROGRESS_SECONDS or (text != shown and now - since >= 1):
             self._shown = (now, text)
-            self.report(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")
+            self.passing(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")

@@ -15,6 +15,7 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
 from hosts.faults import Fault
 from hosts.ssh import Connection
+from providers import progress
 from providers.base import Provider
 
 CHUNK = 4 << 20
@@ -105,9 +106,9 @@ def load(connection: Connection, archive: Path) -> None:
                 sent += len(chunk)
                 if (now := time.monotonic()) - shown >= PROGRESS_SECONDS:
                     shown = now
-                    _say(
-                        connection.node,
-                        f"{sent / 1e6:.0f} of {size / 1e6:.0f} MB, {sent / 1e6 / (now - began):.0f} MB/s",
+                    rate = sent / 1e6 / (now - began)
+                    progress.passing(
+                        f"Image of {connection.node}: {sent / 1e6:.0f} of {size / 1e6:.0f} MB, {rate:.0f} MB/s"
                     )
         process.stdin.close()
     except BrokenPipeError:
@@ -115,7 +116,7 @@ def load(connection: Connection, archive: Path) -> None:
     output = process.stdout.read().decode(errors="replace")
     if process.wait():
         raise Fault(connection.node, f"docker load of {archive.name} failed", "is there room for it (df -h)?", output)
-    _say(connection.node, f"loaded {size / 1e6:.0f} MB in {time.monotonic() - began:.0f} s")
+    progress.lasting(f"Image of {connection.node}: loaded {size / 1e6:.0f} MB in {time.monotonic() - began:.0f} s")
 
 
 def pull(connection: Connection, image: str) -> None:
@@ -129,7 +130,7 @@ def pull(connection: Connection, image: str) -> None:
         lines.append(line)
         if (now := time.monotonic()) - shown >= PROGRESS_SECONDS:
             shown = now
-            _say(connection.node, line.strip())
+            progress.passing(f"Image of {connection.node}: {line.strip()}")
         if now - began > PULL_SECONDS:
             process.kill()
     if process.wait():
@@ -139,10 +140,6 @@ def pull(connection: Connection, image: str) -> None:
             "correct `image`, log in to its registry on the node, or give `image_archive` (docker save)",
             "".join(lines),
         )
-
-
-def _say(node: str, text: str) -> None:
-    print(f"Image of {node}: {text}", flush=True)
 
 
 class NodeImage(Resource, module="spark", name="NodeImage"):

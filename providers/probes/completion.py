@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import select
+import socket
 import sys
 import time
 import urllib.parse
@@ -53,7 +54,11 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
 
 def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]:
     """One reading: state refused, failing or verified."""
+    where = urllib.parse.urlsplit(url)
     try:
+        socket.create_connection((where.hostname, where.port), limit).close()
+        if measure:  # somebody waits, and the first completion may take long
+            print(json.dumps({"state": "asked"}), flush=True)
         ask(url, model, 1, limit)
         reading: dict[str, Any] = {"state": "verified"}
         if measure:  # a second one: the first compiles lazily and would be measured with it

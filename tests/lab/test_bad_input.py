@@ -1,0 +1,207 @@
+"""Faults of settings and hosts: one clear error that names the node and the next step, nothing else damaged.
+
+The cluster serves throughout: a fault found by the survey must leave it alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.conftest import ROOT, Stack, lab_settings, on, ours
+
+Change = Callable[[dict[str, Any], Path], None]
+
+
+@pytest.fixture(scope="module")
+def serving(stack: Stack) -> Stack:
+    """A stack that serves."""
+    done = stack.up()
+    assert done.code == 0, done.output
+    return stack
+
+
+def everything() -> dict[str, dict[str, str]]:
+    """All our containers by node and role."""
+    return {node: ours(node) for node in ("spark-1", "spark-2")}
+
+
+def assert_one_clear_error(output: str, *wanted: str) -> None:
+    for text in (*wanted, "next:"):
+        assert text in output, output
+    assert "Traceback" not in output, output
+    diagnostics = output[output.index("Diagnostics:") :]
+    assert diagnostics.count("error:") == 1, output
+
+
+def _unreachable(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["nodes"][1]["ssh"] = "aurora@192.168.200.99"
+
+
+def _unknown_key(cluster: dict[str, Any], folder: Path) -> None:
+    config = (ROOT / ".build/lab/ssh_config").read_text()
+    known = ROOT / ".build/lab/known_hosts"
+    lines = [line for line in known.read_text().splitlines() if "192.168.200.13" not in line]
+    (folder / "known_hosts").write_text("\n".join(lines) + "\n")
+    (folder / "ssh_config").write_text(config.replace(str(known), str(folder / "known_hosts")))
+    cluster["ssh_config"] = str(folder / "ssh_config")
+
+
+def _refused_login(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["nodes"][1]["ssh"] = "nobody@192.168.200.13"
+
+
+def _no_model(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["model"] = "/opt/models/absent"
+
+
+def _port(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["prot"] = 30000
+
+
+def _sizes(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["tensor_parallel_size"] = 3
+
+
+def _no_nodes(cluster: dict[str, Any], _folder: Path) -> None:
+    del cluster["nodes"]
+
+
+def _gpus(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["nodes"][1]["gpus"] = 2
+
+
+def _mount(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["mounts"][0]["source"] = "/opt/absent"
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        pytest.param(_unreachable, ["spark-2: ", "192.168.200.99"], id="unreachable host"),
+        pytest.param(_unknown_key, ["spark-2: the host key of 192.168.200.13 is not known"], id="unknown host key"),
+        pytest.param(_refused_login, ["spark-2: 192.168.200.13 refuses the login of nobody@"], id="refused login"),
+        pytest.param(
+            _no_model, ["spark-1: model directory /opt/models/absent", "spark-2: model directory"], id="no model"
+        ),
+        pytest.param(_gpus, ["spark-2: 2 GPU(s) wanted, nvidia-smi shows 1"], id="fewer GPUs than asked"),
+        pytest.param(_mount, ["spark-1: mount source /opt/absent does not exist"], id="no mount source"),
+    ],
+)
+def test_a_fault_of_a_host_is_one_clear_error(
+    serving: Stack, tmp_path: Path, change: Change, wanted: list[str]
+) -> None:
+    before = everything()
+    cluster = copy.deepcopy(lab_settings())
+    change(cluster, tmp_path)
+    done = serving.up(*serving.configured(cluster))
+    assert done.code != 0
+    assert_one_clear_error(done.output, *wanted)
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "wanted"),
+    [
+        pytest.param(_port, "cluster.prot: unknown setting; did you mean 'port'?", id="mistyped"),
+        pytest.param(_sizes, "sizes that fit (tensor × pipeline): 2 × 1, 1 × 2", id="sizes"),
+        pytest.param(_no_nodes, "dgx-spark-cluster:cluster.nodes: is required", id="missing"),
+    ],
+)
+def test_wrong_settings_are_named_by_their_path(serving: Stack, tmp_path: Path, change: Change, wanted: str) -> None:
+    before = everything()
+    cluster = copy.deepcopy(lab_settings())
+    change(cluster, tmp_path)
+    done = serving.up(*serving.configured(cluster))
+    assert done.code != 0
+    assert wanted in done.output, done.output
+    assert "Traceback" not in done.output
+    assert everything() == before
+
+
+def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving: Stack) -> None:
+    # 10.1.230.180 is the lab's spark-1 here, which the field's ssh configuration does not know.
+    config = ["--config-file", str(ROOT / "Pulumi.spark.yaml")]
+    done = serving.pulumi("preview", "--stack", "lab", *config)
+    assert done.code != 0
+    assert_one_clear_error(done.output, "spark-1: ", "spark-2: ", "ssh aurora@10.1.230.180")
+
+
+@contextmanager
+def docker_stopped(node: str) -> Iterator[None]:
+    """Docker down on a node, containers and all."""
+    on(node, "sudo", "systemctl", "stop", "docker.socket", "docker")
+    try:
+        yield
+    finally:
+        on(node, "sudo", "systemctl", "start", "docker.socket", "docker")
+
+
+def test_docker_down_on_a_node_then_up_converges(serving: Stack) -> None:
+    before = everything()
+    with docker_stopped("spark-2"):
+        done = serving.up()
+        assert done.code != 0
+        assert_one_clear_error(done.output, "spark-2: Docker does not answer", "systemctl start docker")
+    # Docker's restart policy brings the worker back, serve follows: up waits for them and replaces nothing.
+    done = serving.up()
+    assert done.code == 0, done.output
+    assert everything() == before
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """A foreign process on a port of the head."""
+    command = f"python3 -m http.server {port} >/dev/null 2>&1 & echo $!"
+    pid = on("spark-1", "bash", "-c", f"setsid {command}").strip()
+    try:
+        until = f"until ss -Hltn 'sport = :{port}' | grep -q .; do kill -0 {pid} || exit 1; done"
+        on("spark-1", "timeout", "20", "bash", "-c", until)
+        yield
+    finally:
+        on("spark-1", "kill", pid)
+
+
+def test_a_taken_port_a_fault_behind_the_gate_and_the_way_back(serving: Stack) -> None:
+    """What can only be seen on a cluster that is not serving, and that each next up converges."""
+    done = serving.destroy()
+    assert done.code == 0, done.output
+    for port in (30000, 6379):
+        with taken(port):
+            done = serving.up()
+            assert done.code != 0
+            assert_one_clear_error(done.output, f"spark-1: port {port} is taken by python3 (pid ")
+            assert everything() == {"spark-1": {}, "spark-2": {}}
+
+    cluster = copy.deepcopy(lab_settings())
+    cluster["image"], cluster["image_archive"] = "localhost:5/absent/vllm:1", None
+    done = serving.up(*serving.configured(cluster))
+    assert done.code != 0
+    assert "image localhost:5/absent/vllm:1 is on no node and cannot be pulled" in done.output
+    assert "Traceback" not in done.output
+
+    cluster = copy.deepcopy(lab_settings())
+    cluster["nodes"][1]["ray_arguments"] = ["--num-gpus=0"]
+    done = serving.up(*serving.configured(cluster))
+    assert done.code != 0
+    assert "spark-2: Ray sees 0 GPU(s) on 192.168.200.13, 1 wanted" in done.output
+    assert "Traceback" not in done.output
+    assert "serve" not in ours("spark-1")
+    head = ours("spark-1")["ray-head"]
+
+    cluster = copy.deepcopy(lab_settings())
+    cluster["engine_arguments"] = ["--no-such-flag"]
+    done = serving.up(*serving.configured(cluster))
+    assert done.code != 0
+    assert "the engine does not know --no-such-flag" in done.output
+    assert "Traceback" not in done.output
+
+    done = serving.up()
+    assert done.code == 0, done.output
+    assert ours("spark-1")["ray-head"] == head
+    assert serving.preview() == {}
