@@ -12,8 +12,10 @@ from toolchain.process_groups import EndedError, ProcessGroups
 
 DEFAULT_INTERPRETER = ("/bin/sh", "-c")
 _READ_BYTES = 1 << 16
-_ERROR_CHARACTERS = 1 << 16
-"""How much of the output an error carries; its end, where the cause is."""
+_OUTPUT_BYTES = 4000
+_COMMAND_BYTES = 1000
+"""How much of output and command an error carries. gRPC sends it in a header, each byte that is not plain ASCII as
+three, and some clients take no header above 16 KiB. The whole output has been logged."""
 
 
 class CommandError(Exception):
@@ -112,9 +114,14 @@ def _text(chunks: list[bytes]) -> str:
 
 def _failure(job: Job, code: int, output: str, *, cancelled: bool) -> str:
     end = "cancelled" if cancelled else f"exit status {code}" if code > 0 else f"ended by signal {-code}"
-    if len(output) > _ERROR_CHARACTERS:
-        output = f"[… {len(output) - _ERROR_CHARACTERS} characters before]\n{output[-_ERROR_CHARACTERS:]}"
-    return redact(f"{end}: running {job.command!r}:\n{output}", job.secrets)
+    # Blanked out first: of a secret that is cut in two, the half could not be found.
+    command = redact(job.command, job.secrets).encode()
+    shown = redact(output, job.secrets).encode()
+    if len(command) > _COMMAND_BYTES:
+        command = command[:_COMMAND_BYTES] + "…".encode()
+    if len(shown) > _OUTPUT_BYTES:
+        shown = f"[… {len(shown) - _OUTPUT_BYTES} bytes before]\n".encode() + shown[-_OUTPUT_BYTES:]
+    return f"{end}: running {command.decode(errors='replace')!r}:\n{shown.decode(errors='replace')}"
 
 
 def _why_not_started(job: Job, error: OSError | ValueError) -> str:

@@ -16,6 +16,8 @@ GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", _MESSAGE_BYTES),
     ("grpc.max_send_message_length", _MESSAGE_BYTES),
 ]
+# A channel without calls goes idle after half an hour, which would look like the engine's end.
+_NEVER_IDLE = [("grpc.client_idle_timeout_ms", (1 << 31) - 1)]
 
 
 def engine_address(arguments: list[str]) -> str:
@@ -40,7 +42,8 @@ def serve(register: Callable[[grpc.Server], None], engine: str, end_work: Callab
     register(server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    channel = grpc.insecure_channel(engine) if engine else None
+    # Held until the end: a channel that is collected is no longer watched.
+    channel = grpc.insecure_channel(engine, options=_NEVER_IDLE) if engine else None
     if channel is not None:
         _when_gone(channel, stop.set)
     sys.stdout.write(f"{port}\n")
@@ -53,14 +56,14 @@ def serve(register: Callable[[grpc.Server], None], engine: str, end_work: Callab
 
 
 def _when_gone(channel: grpc.Channel, action: Callable[[], None]) -> None:
-    """Calls the action when a server that was there refuses connections: a killed engine cannot say goodbye."""
+    """Calls the action when a server that was there has closed the connection: a killed engine cannot say goodbye."""
     met = False
 
     def changed(state: grpc.ChannelConnectivity) -> None:
         nonlocal met
         if state is grpc.ChannelConnectivity.READY:
             met = True
-        elif met and state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
+        elif met:
             action()
 
     channel.subscribe(changed, try_to_connect=True)

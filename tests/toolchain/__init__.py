@@ -1,0 +1,1 @@
+"""Tests of the toolchain: builder, language host, command plugin, Docker plugin."""
