@@ -75,7 +75,8 @@ def _drop_stale_pid_file(path: Path, program: str) -> None:
     with contextlib.suppress(OSError, ValueError):
         pid = int(path.read_text())
         try:
-            stale = psutil.Process(pid).name() != program
+            holder = psutil.Process(pid)
+            stale = holder.name() != program or holder.status() == psutil.STATUS_ZOMBIE
         except psutil.Error:
             stale = True
         if stale:
@@ -104,7 +105,7 @@ def start(note: Callable[[str], None]) -> None:
     if process is None:
         if os.geteuid() != 0:
             raise LabError("no Docker daemon answers", next_step="start Docker, or run this as root so that it can")
-        _drop_stale_pid_file(PID_FILE, "dockerd")
+        PID_FILE.unlink(missing_ok=True)  # of one that was killed
         _drop_stale_pid_file(Path("/var/run/docker/containerd/containerd.pid"), "containerd")
         STATE.mkdir(parents=True, exist_ok=True)
         path = f"{_runtime_hook()}:{os.environ.get('PATH', '')}:{SYSTEM_PATHS}"

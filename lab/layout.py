@@ -10,6 +10,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 FILES = CHECKOUT / "lab" / "files"
 STATE = CHECKOUT / ".build" / "lab"
 TEMPORARY = STATE / "tmp"
+LOCK = CHECKOUT / ".build" / "lab.lock"  # outlives a purge
 SSH_CONFIG = STATE / "ssh_config"
 ENGINE = STATE / "engine"
 MODELS = STATE / "models"

@@ -1,16 +1,20 @@
 """What `up`, `down` and `status` do, in terms of the lab's pieces."""
 
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from lab import access, daemon, docker, engine, image, layout, model, network, nodes
-from lab.layout import ENGINE, IMAGE_ARCHIVE, MODELS, NETWORKS, NODES, STATE, TEMPORARY
+from lab import access, daemon, docker, engine, image, layout, model, network, nodes, processes
+from lab.layout import ENGINE, IMAGE_ARCHIVE, LOCK, MODELS, NETWORKS, NODES, STATE, TEMPORARY
 from lab.processes import LabError
 from lab.rootfs import NODE_ROOT, SERVING_ROOT, clear
-from lab.steps import Step, run_steps
+from lab.steps import HEARTBEAT, Step, run_steps
 
 
 def steps() -> list[Step]:
@@ -34,12 +38,32 @@ def steps() -> list[Step]:
     ]
 
 
+@contextlib.contextmanager
+def alone(note: Callable[[str], None]) -> Iterator[None]:
+    """One `up` or `down` of a checkout at a time; the next one waits. The lock ends with the process."""
+    LOCK.parent.mkdir(parents=True, exist_ok=True)
+    with LOCK.open("w") as lock:
+        began = told = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                now = time.monotonic()
+                if told == began or now - told > HEARTBEAT:
+                    note(f"waiting for another `python -m lab` of this checkout to finish, {now - began:.0f} s")
+                    told = now
+                processes.pause(0.2)
+        yield
+
+
 def up(console: Console) -> None:
     """Bring the lab up."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    if TEMPORARY.exists():
-        clear(TEMPORARY)  # of a run that was killed
-    run_steps(steps(), console)
+    with alone(console.print):
+        STATE.mkdir(parents=True, exist_ok=True)
+        if TEMPORARY.exists():
+            clear(TEMPORARY)  # of a run that was killed
+        run_steps(steps(), console)
 
 
 def down(console: Console, *, purge: bool) -> None:
@@ -48,6 +72,12 @@ def down(console: Console, *, purge: bool) -> None:
     def note(line: str) -> None:
         console.print(line, highlight=False)
 
+    with alone(note):
+        _down(note, purge=purge)
+    console.print("[green]the lab is down[/]")
+
+
+def _down(note: Callable[[str], None], *, purge: bool) -> None:
     if not docker.answers() and daemon.RECORD.exists():
         # Killed, not stopped: its containers may live on, and only a daemon can end them.
         daemon.start(note)
@@ -65,7 +95,6 @@ def down(console: Console, *, purge: bool) -> None:
     if purge:
         clear(STATE)
         note(f"{STATE} removed")
-    console.print("[green]the lab is down[/]")
 
 
 def report() -> dict[str, Any]:
