@@ -1,0 +1,91 @@
+"""Recorded outputs of Ray and vLLM, and builders of settings and surveys like those of two DGX Sparks."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from hosts.survey import Survey
+from settings import Cluster, parse
+
+HERE = Path(__file__).parent
+STACK = "test"
+IMAGE_ID = "sha256:" + "1f" * 32
+
+MINIMAL: dict[str, Any] = {
+    "nodes": [
+        {"name": "spark-1", "ssh": "aurora@10.1.230.180"},
+        {"name": "spark-2", "ssh": "aurora@192.168.200.13", "jump": "spark-1"},
+    ],
+    "image": "vllm-qwen3.5-gb10@sha256:" + "ab" * 32,
+    "model": "/srv/models/Qwen3.5-122B-A10B-FP8",
+}
+"""The field case: a head on the management network, a worker that only the head reaches."""
+
+
+def recorded(name: str) -> str:
+    """Text of a recorded output."""
+    return (HERE / name).read_text()
+
+
+def settings(**changes: Any) -> dict[str, Any]:
+    """The minimal settings as plain data, with changes."""
+    return {**copy.deepcopy(MINIMAL), **changes}
+
+
+def cluster(**changes: Any) -> Cluster:
+    """The minimal settings, validated, with changes."""
+    return parse(settings(**changes))
+
+
+def interface(name: str, *addresses: str, speed: int | None = None, mtu: int = 1500) -> dict[str, Any]:
+    """One interface as the survey script prints it."""
+    return {"name": name, "addresses": list(addresses), "mtu": mtu, "speed": speed}
+
+
+def hca(name: str, netdev: str, state: str = "4: ACTIVE") -> dict[str, Any]:
+    """One RoCE device as the survey script prints it."""
+    return {"name": name, "interfaces": [netdev], "state": state}
+
+
+def spark(number: int, **changes: Any) -> dict[str, Any]:
+    """What the survey script prints on a Spark: port f1 of the QSFP cage in use, its twin up without an address."""
+    return {
+        "hostname": f"spark-{number:04d}",
+        "architecture": "aarch64",
+        "cpus": 20,
+        "docker": {"version": "28.5.2", "driver": "overlay2", "image_id": IMAGE_ID, "containers": []},
+        "gpus": [{"index": 0, "name": "NVIDIA GB10", "uuid": f"GPU-{number}"}],
+        "gpu_error": "",
+        "interfaces": [
+            interface("enP7s7", f"10.1.230.{179 + number}/24", speed=10000),
+            interface("enp1s0f1np1", f"192.168.200.{11 + number}/24", speed=200000),
+        ],
+        "hcas": [
+            hca("roceP2p1s0f0", "enP2p1s0f0np0", "1: DOWN"),
+            hca("roceP2p1s0f1", "enP2p1s0f1np1"),
+            hca("rocep1s0f0", "enp1s0f0np0", "1: DOWN"),
+            hca("rocep1s0f1", "enp1s0f1np1"),
+        ],
+        "listeners": [],
+        "model": {"error": "", "files": 127, "config": True},
+        "missing": [],
+        "devices": ["/dev/infiniband"],
+    } | changes
+
+
+def survey(number: int, **changes: Any) -> Survey:
+    """The survey of a Spark, with changes."""
+    return Survey.model_validate(spark(number, **changes))
+
+
+def surveys(count: int = 2) -> dict[str, Survey]:
+    """Surveys of so many Sparks by node name."""
+    return {f"spark-{number}": survey(number) for number in range(1, count + 1)}
+
+
+def container(name: str, role: str, *, stack: str | None = STACK, state: str = "running") -> dict[str, Any]:
+    """One container as the survey script prints it; without a stack it is not ours."""
+    labels = {"stack": stack, "role": role, "node": "spark-1"} if stack else {}
+    return {"id": role[0] * 64, "name": name, "image": IMAGE_ID, "state": state, "labels": labels}

@@ -1,0 +1,126 @@
+"""Host and the containers behind it: what is removed from a node, in which order, and what is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosts.containers import claim
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from providers.host import HostProvider
+from tests.unit.fake_docker import FakeDocker, says
+
+LOCAL = Connection("spark-1", ())
+OURS = "label=dgx-spark-cluster.stack=lab"
+REFUSED = says(code=1, stderr="Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
+
+
+def props(**changes: Any) -> dict[str, Any]:
+    """The inputs as Pulumi passes them: numbers are floats."""
+    return {
+        "connection": LOCAL.dump(),
+        "stack": "lab",
+        "facts": {"hostname": "spark-1"},
+        "grace": 7.0,
+        "timeout": 30.0,
+    } | changes
+
+
+@pytest.fixture
+def full(docker: FakeDocker) -> FakeDocker:
+    """A node with serve, Ray's head, an orphan of another role and a volume of the stack."""
+    docker.answer("ps label=dgx-spark-cluster.role=serve", says("s1\n"))
+    docker.answer("ps label=dgx-spark-cluster.role=ray-head", says("h1\nh2\n"))
+    docker.answer(f"ps {OURS}", says("s1\nh1\nh2\nx1\n"))
+    docker.answer(f"volume {OURS}", says("cache\nray\n"))
+    return docker
+
+
+def test_delete_stops_serve_first_and_the_head_last_then_removes_everything(full: FakeDocker) -> None:
+    HostProvider().delete("lab/spark-1", props())
+    changes = [call for call in full.calls if call[0] in ("stop", "rm") or call[:2] == ["volume", "rm"]]
+    assert changes == [
+        ["stop", "-t", "7", "s1"],
+        ["stop", "-t", "7", "h1", "h2"],
+        ["rm", "-f", "s1", "h1", "h2", "x1"],
+        ["volume", "rm", "cache", "ray"],
+    ]
+
+
+def test_only_what_carries_the_label_of_the_stack_is_asked_for(full: FakeDocker) -> None:
+    HostProvider().delete("lab/spark-1", props())
+    listing = [call for call in full.calls if call[0] == "ps" or call[:2] == ["volume", "ls"]]
+    assert len(listing) == 5
+    assert all(OURS in call for call in listing)
+
+
+def test_empty_node_is_left_alone(docker: FakeDocker) -> None:
+    HostProvider().delete("lab/spark-1", props())
+    assert {call[0] for call in docker.calls} == {"ps", "volume"}
+    assert not [call for call in docker.calls if "rm" in call]
+
+
+@pytest.mark.parametrize("failing", [f"ps {OURS}", "stop s1", "rm x1", f"volume {OURS}", "volume ray"])
+def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing: str) -> None:
+    full.answer(failing, REFUSED)
+    with pytest.raises(Fault, match="could not remove all that is ours") as caught:
+        HostProvider().delete("lab/spark-1", props())
+    assert "Cannot connect to the Docker daemon" in caught.value.evidence
+
+
+def test_create_takes_over_what_a_lost_stack_of_this_name_left(full: FakeDocker) -> None:
+    found = HostProvider().create(props())
+    assert (found.id, found.outs) == ("lab/spark-1", props())
+    assert full.called("rm")
+
+
+def test_read_and_update_change_nothing(full: FakeDocker) -> None:
+    provider = HostProvider()
+    assert provider.read("lab/spark-1", props()).id == "lab/spark-1"
+    assert provider.update("lab/spark-1", props(), props(facts={})).outs == props(facts={})
+    assert not full.calls
+
+
+def test_read_of_a_dead_node_is_a_fault() -> None:
+    dead = {"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}
+    connection = {"node": "spark-2", "hops": [dead], "config_file": "/dev/null", "connect_timeout": 5.0}
+    with pytest.raises(Fault, match=r"spark-2: 127\.0\.0\.1 refuses connections"):
+        HostProvider().read("lab/spark-2", props(connection=connection))
+
+
+@pytest.mark.parametrize(
+    ("changes", "changed", "replaces"),
+    [
+        ({}, False, []),
+        ({"grace": 10, "timeout": 5}, False, []),
+        ({"grace": 7, "timeout": 30}, False, []),
+        ({"facts": {"hostname": "other"}}, True, []),
+        ({"connection": {}}, True, []),
+        ({"stack": "prod"}, True, ["stack"]),
+    ],
+)
+def test_diff_sees_what_matters(changes: dict[str, Any], changed: bool, replaces: list[str]) -> None:
+    found = HostProvider().diff("lab/spark-1", props(), props(**changes))
+    assert (found.changes, found.replaces, found.delete_before_replace) == (changed, replaces, True)
+
+
+def test_free_name_is_claimed_without_a_change(docker: FakeDocker) -> None:
+    claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert [call[0] for call in docker.calls] == ["inspect"]
+
+
+def test_name_held_by_an_interrupted_run_of_this_stack_is_freed(docker: FakeDocker) -> None:
+    """C18."""
+    docker.answer("inspect dgx-spark-cluster-lab-serve", says("lab\n"))
+    claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert docker.called("rm") == [["rm", "-f", "dgx-spark-cluster-lab-serve"]]
+
+
+@pytest.mark.parametrize("owner", ["", "<no value>", "prod"])
+def test_name_held_by_a_stranger_is_left_alone(docker: FakeDocker, owner: str) -> None:
+    docker.answer("inspect dgx-spark-cluster-lab-serve", says(f"{owner}\n"))
+    with pytest.raises(Fault, match="is not of stack 'lab'"):
+        claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert not docker.called("rm")

@@ -1,0 +1,78 @@
+"""Which operation of the engine this is: real process trees with an engine that is named `pulumi`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hosts.operation import PROGRAM, Cancellation
+
+ASK = "from hosts.operation import destroying; print(destroying())"
+PROVIDER = (
+    "from hosts.operation import Cancellation; one = Cancellation(); print(one.requested, flush=True); "
+    "input(); print(one.requested)"
+)
+ENGINE = f"""
+import subprocess, sys
+host = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
+subprocess.run([{sys.executable!r}, "-c", host, {ASK!r}], check=True)
+"""
+WATCHED_ENGINE = f"""
+import subprocess
+def start(*words):
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen([{sys.executable!r}, "-c", *words], **pipes)
+program = start("input()", "/opt/{PROGRAM}")
+provider = start({PROVIDER!r})
+print(provider.stdout.readline().strip())
+program.communicate("end\\n")
+print(provider.communicate("look again\\n")[0].strip())
+"""
+
+
+def run_engine(tmp_path: Path, script: str, *words: str, name: str = "pulumi") -> list[str]:
+    """Words printed below an engine with this name and command line."""
+    program = tmp_path / name
+    program.symlink_to(Path(sys.executable).resolve())
+    # Python takes its first word for a script: the engine's operation is the name of the script.
+    (tmp_path / words[0]).write_text(script)
+    done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def destroying_under(tmp_path: Path, *words: str, name: str = "pulumi") -> bool:
+    """What a program says below an engine, with a language host in between."""
+    (answer,) = run_engine(tmp_path, ENGINE, *words, name=name)
+    return {"True": True, "False": False}[answer]
+
+
+@pytest.mark.parametrize("words", [("destroy",), ("destroy", "--yes", "--stack", "lab"), ("down", "-y"), ("dn",)])
+def test_destroy_is_seen_under_each_of_its_names(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert destroying_under(tmp_path, *words)
+
+
+@pytest.mark.parametrize("words", [("up", "--yes"), ("preview",), ("refresh",), ("up", "--message", "destroy nothing")])
+def test_other_operations_are_not_destroy(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert not destroying_under(tmp_path, *words)
+
+
+def test_program_without_an_engine_destroys_nothing(tmp_path: Path) -> None:
+    assert not destroying_under(tmp_path, "destroy", name="terraform")
+
+
+@pytest.mark.xfail(strict=True, reason="any word counts, also the value of an option")
+@pytest.mark.parametrize("words", [("up", "--stack", "down"), ("up", "-m", "destroy")])
+def test_value_of_an_option_is_no_operation(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert not destroying_under(tmp_path, *words)
+
+
+def test_no_interrupt_is_seen_where_no_engine_runs() -> None:
+    assert not Cancellation().requested
+
+
+def test_end_of_the_program_is_the_interrupt(tmp_path: Path) -> None:
+    assert run_engine(tmp_path, WATCHED_ENGINE, "up") == ["False", "True"]

@@ -1,0 +1,176 @@
+"""Preflight: every fault that stands in the way, and what is ours and therefore does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosts.faults import Fault
+from hosts.preflight import check
+from settings import Cluster
+from tests.samples import STACK, cluster, container, settings, survey, surveys
+
+SERVE = f"dgx-spark-cluster-{STACK}-serve"
+HEAD = f"dgx-spark-cluster-{STACK}-ray-head"
+
+
+def faults(found: Cluster | None = None, number: int = 1, **changes: Any) -> list[Fault]:
+    """What preflight says when one node's survey is changed."""
+    return check(found or cluster(), STACK, {**surveys(), f"spark-{number}": survey(number, **changes)})
+
+
+def only(found: list[Fault]) -> Fault:
+    assert len(found) == 1, [str(fault) for fault in found]
+    return found[0]
+
+
+def docker(*containers: dict[str, Any], error: str = "") -> dict[str, Any]:
+    return {"error": error, "version": "28.5.2", "containers": list(containers)}
+
+
+def listener(port: int, process: str = "", pid: int | None = None, container: str = "") -> dict[str, Any]:
+    return {"port": port, "address": "10.1.230.180", "process": process, "pid": pid, "container": container}
+
+
+def test_good_nodes_have_no_fault() -> None:
+    assert faults() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        ("Docker is not installed", "apt-get install docker.io"),
+        ("the user may not use Docker", "usermod -aG docker aurora"),
+        ("Docker does not answer: [Errno 2] No such file or directory", "systemctl start docker"),
+    ],
+)
+def test_docker_fault_has_the_command_that_helps(error: str, remedy: str) -> None:
+    fault = only(faults(number=2, docker=docker(error=error)))
+    assert (fault.node, fault.cause) == ("spark-2", error)
+    assert remedy in fault.remedy
+    assert "ssh -J aurora@10.1.230.180 aurora@192.168.200.13" in fault.remedy
+
+
+def test_missing_gpu_is_named_with_the_drivers_words() -> None:
+    fault = only(faults(gpus=[], gpu_error="NVIDIA-SMI has failed because it couldn't communicate with the driver."))
+    assert fault.cause == "1 GPU(s) wanted, nvidia-smi shows 0"
+    assert "couldn't communicate" in fault.evidence
+
+
+def test_absent_model_directory_is_named() -> None:
+    fault = only(faults(number=2, model={"error": "No such file or directory", "files": 0, "config": False}))
+    assert fault.node == "spark-2"
+    assert "/srv/models/Qwen3.5-122B-A10B-FP8: No such file or directory" in fault.cause
+
+
+def test_model_directory_without_configuration_is_named() -> None:
+    assert "no config.json among its 3 files" in only(faults(model={"error": "", "files": 3, "config": False})).cause
+
+
+def test_absent_mount_source_is_named() -> None:
+    assert "mount source /srv/hf does not exist" in only(faults(missing=["/srv/hf"])).cause
+
+
+def test_foreign_container_with_a_name_of_ours_is_a_fault() -> None:
+    fault = only(faults(docker=docker(container(SERVE, "serve", stack=None, state="exited"))))
+    assert "is not ours" in fault.cause
+    assert f"docker rename {SERVE}" in fault.remedy
+
+
+def test_other_containers_are_no_fault() -> None:
+    assert faults(docker=docker(container("grafana", "x", stack=None), container("vllm_node", "y", stack=None))) == []
+
+
+def test_container_of_ours_is_no_fault() -> None:
+    assert faults(docker=docker(container(SERVE, "serve"))) == []
+
+
+@pytest.mark.parametrize("state", ["running", "restarting", "paused"])
+def test_second_stack_on_the_same_host_is_refused(state: str) -> None:
+    fault = only(faults(docker=docker(container("dgx-spark-cluster-prod-serve", "serve", stack="prod", state=state))))
+    assert "stack 'prod' already runs serve here" in fault.cause
+    assert "pulumi destroy -s prod" in fault.remedy
+
+
+def test_remains_of_another_stack_are_no_fault() -> None:
+    other = container("dgx-spark-cluster-prod-serve", "serve", stack="prod", state="exited")
+    assert faults(docker=docker(other)) == []
+
+
+def test_stack_whose_name_continues_ours_is_not_taken_for_a_stranger() -> None:
+    other = container(f"dgx-spark-cluster-{STACK}-two-serve", "serve", stack=f"{STACK}-two")
+    assert "stack 'test-two' already runs" in only(faults(docker=docker(other))).cause
+
+
+def test_port_of_our_own_container_is_no_fault() -> None:
+    """C18: an interrupted run left serve running."""
+    serve = container(SERVE, "serve")
+    assert faults(docker=docker(serve), listeners=[listener(30000, "vllm", 4321, serve["id"])]) == []
+
+
+def test_port_of_our_own_container_is_no_fault_without_root() -> None:
+    assert faults(docker=docker(container(HEAD, "ray-head")), listeners=[listener(6379)]) == []
+
+
+@pytest.mark.parametrize(("port", "setting"), [(30000, "`port`"), (6379, "`ray.port`")])
+def test_foreign_process_on_a_port_is_named(port: int, setting: str) -> None:
+    """C19: process, pid and node."""
+    fault = only(faults(listeners=[listener(port, "python3", 4321)]))
+    assert (fault.node, fault.cause) == ("spark-1", f"port {port} is taken by python3 (pid 4321) on 10.1.230.180")
+    assert setting in fault.remedy
+
+
+def test_port_taken_by_another_user_is_named_as_such() -> None:
+    assert "taken by a process of another user" in only(faults(listeners=[listener(30000)])).cause
+
+
+def test_port_in_another_container_than_ours_is_a_fault() -> None:
+    serve = container(SERVE, "serve")
+    assert "port 30000 is taken by" in only(
+        faults(docker=docker(serve), listeners=[listener(30000, "nginx", 99, "f" * 64)])
+    ).cause  # fmt: skip
+
+
+def test_port_held_while_our_container_is_stopped_is_a_fault() -> None:
+    stopped = container(SERVE, "serve", state="exited")
+    assert "port 30000" in only(faults(docker=docker(stopped), listeners=[listener(30000)])).cause
+
+
+def test_port_of_the_other_role_is_no_excuse() -> None:
+    head = container(HEAD, "ray-head")
+    assert "port 30000" in only(faults(docker=docker(head), listeners=[listener(30000)])).cause
+
+
+@pytest.mark.xfail(strict=True, reason="an empty container id means `unknown` only when the process is unknown too")
+def test_process_outside_containers_is_foreign_while_our_container_crash_loops_on_its_port() -> None:
+    """C19 in a crash loop: serve is `running` for the moment between two refusals of the port."""
+    serve = container(SERVE, "serve")
+    assert "python3 (pid 4321)" in only(
+        faults(docker=docker(serve), listeners=[listener(30000, "python3", 4321)])
+    ).cause  # fmt: skip
+
+
+def test_ports_of_workers_are_theirs() -> None:
+    assert faults(number=2, listeners=[listener(30000, "nginx", 5)]) == []
+
+
+def test_all_faults_of_all_nodes_are_found_at_once_in_their_order() -> None:
+    found = check(
+        cluster(),
+        STACK,
+        {
+            "spark-1": survey(1, gpus=[], missing=["/a"], listeners=[listener(30000)]),
+            "spark-2": survey(2, docker=docker(error="Docker is not installed"), missing=["/b"]),
+        },
+    )
+    assert [fault.node for fault in found] == ["spark-1"] * 3 + ["spark-2"] * 2
+
+
+def test_node_that_could_not_be_asked_is_left_to_its_own_fault() -> None:
+    assert check(cluster(), STACK, {"spark-1": survey(1)}) == []
+
+
+def test_changed_ports_are_those_that_are_checked() -> None:
+    found = Cluster.model_validate(settings(port=8000, ray={"port": 6380}))
+    assert "`ray.port`" in only(faults(found, listeners=[listener(6380)])).remedy

@@ -1,0 +1,206 @@
+"""Survey: the script as it runs on a node, and what its answers are made into."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosts import survey as module
+from hosts.faults import Fault
+from hosts.survey import SCRIPT, Survey, dump, survey, survey_all
+from tests.samples import IMAGE_ID, cluster, spark
+from tests.samples import survey as recorded
+
+QUESTION: dict[str, Any] = {"image": "none:1", "model": "/nowhere", "ports": [], "paths": [], "devices": []}
+
+
+def run(tmp_path: Path, *, before: str = "", user: int | None = None, **question: Any) -> dict[str, Any]:
+    """What the script prints on this machine, where Docker's socket is absent."""
+    absent = f"DOCKER_SOCKET = {str(tmp_path / 'docker.sock')!r}"
+    source = f"{SCRIPT.read_text()}\n{absent}\n{before}\nmain({QUESTION | question!r})\n"
+    done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, check=False, user=user)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture
+def listener() -> Iterator[int]:
+    """A port on which this process listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def tool(tmp_path: Path, name: str, output: str, code: int = 0) -> str:
+    """A program of the node that gives a recorded output, first on PATH; returns the line that puts it there."""
+    program = tmp_path / "bin" / name
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{output}\nEND\nexit {code}\n")
+    program.chmod(0o755)
+    return f"os.environ['PATH'] = {str(program.parent)!r} + ':' + os.environ['PATH']"
+
+
+def test_script_runs_here_and_its_answer_is_a_survey(tmp_path: Path) -> None:
+    found = Survey.model_validate(run(tmp_path, before=tool(tmp_path, "docker", "")))
+    assert (found.hostname, found.architecture) == (socket.gethostname(), platform.machine())
+    assert found.cpus == os.cpu_count()
+    assert found.docker.error.startswith("Docker does not answer")
+    assert found.model.error == "No such file or directory"
+
+
+def test_node_without_docker_says_so(tmp_path: Path) -> None:
+    found = Survey.model_validate(run(tmp_path, before="shutil.which = lambda _: None"))
+    assert found.docker.error == "Docker is not installed"
+
+
+def test_script_needs_no_newer_python_than_a_node_has() -> None:
+    ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
+
+
+def test_model_mounts_and_devices_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    found = Survey.model_validate(
+        run(tmp_path, model=str(tmp_path), paths=["/nowhere", "/"], devices=["/dev/null", "/dev/nowhere"])
+    )
+    assert (found.model.error, found.model.files, found.model.config) == ("", 1, True)
+    assert found.missing == ("/nowhere",)
+    assert found.devices == ("/dev/null",)
+
+
+def test_model_that_is_a_file_is_no_directory(tmp_path: Path) -> None:
+    file = tmp_path / "model"
+    file.touch()
+    assert run(tmp_path, model=str(file))["model"] == {"error": "Not a directory", "files": 0, "config": False}
+
+
+@pytest.mark.xfail(strict=True, reason="Path.is_file and Path.exists raise PermissionError before Python 3.12")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
+@pytest.mark.parametrize("place", ["model", "mount"])
+def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path: Path, place: str) -> None:
+    closed = tmp_path / "closed"
+    (closed / "inner").mkdir(parents=True)
+    closed.chmod(0)
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    question = {"model": str(closed)} if place == "model" else {"paths": [str(closed / "inner")]}
+    found = run(tmp_path, user=65534, **question)
+    if place == "model":
+        assert found["model"] == {"error": "Permission denied", "files": 0, "config": False}
+    else:
+        assert found["missing"] == [str(closed / "inner")]
+
+
+def test_listener_is_found_with_its_process(tmp_path: Path, listener: int) -> None:
+    (found,) = Survey.model_validate(run(tmp_path, ports=[listener, 1])).listeners
+    assert (found.port, found.address, found.pid) == (listener, "127.0.0.1", os.getpid())
+
+
+@pytest.mark.xfail(strict=True, reason="ss without an expression lists every listener, on each worker, with sudo")
+def test_no_ports_asked_no_listeners_told(tmp_path: Path, listener: int) -> None:  # noqa: ARG001 - something listens
+    assert run(tmp_path)["listeners"] == []
+
+
+def test_gpus_of_a_gb10(tmp_path: Path) -> None:
+    before = tool(tmp_path, "nvidia-smi", "0, NVIDIA GB10, GPU-8a3c")
+    assert run(tmp_path, before=before)["gpus"] == [{"index": 0, "name": "NVIDIA GB10", "uuid": "GPU-8a3c"}]
+
+
+def test_failing_driver_is_passed_on(tmp_path: Path) -> None:
+    before = tool(tmp_path, "nvidia-smi", "NVIDIA-SMI has failed because it couldn't communicate with the driver.", 9)
+    found = run(tmp_path, before=before)
+    assert (found["gpus"], "couldn't communicate" in found["gpu_error"]) == ([], True)
+
+
+def test_interfaces_without_loopback_bridges_and_link_local_addresses(tmp_path: Path) -> None:
+    def row(name: str, address: str, scope: str = "global", kind: str = "ether") -> dict[str, Any]:
+        info = [{"family": "inet", "local": address, "prefixlen": 24, "scope": scope}]
+        return {"ifname": name, "link_type": kind, "mtu": 9000, "addr_info": info}
+
+    rows = [
+        row("lo", "127.0.0.1", "host", "loopback"),
+        row("enp1s0f1np1", "192.168.200.12"),
+        row("docker0", "172.17.0.1"),
+        row("br-1f", "172.18.0.1"),
+        row("veth12", "172.17.0.2"),
+        row("enp1s0f0np0", "169.254.3.4", "link"),
+        {"ifname": "enP7s7", "mtu": 1500, "addr_info": []},
+    ]
+    (found,) = run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))["interfaces"]
+    assert (found["name"], found["addresses"], found["mtu"]) == ("enp1s0f1np1", ["192.168.200.12/24"], 9000)
+
+
+def test_node_whose_ip_command_knows_no_json_has_no_interfaces(tmp_path: Path) -> None:
+    assert run(tmp_path, before=tool(tmp_path, "ip", 'Option "-json" is unknown, try "ip -help".', 255))[
+        "interfaces"
+    ] == []  # fmt: skip
+
+
+def test_newer_script_may_say_more() -> None:
+    assert recorded(1, kernel="6.14", docker={"version": "29", "context": "x"}).docker.version == "29"
+
+
+def test_state_keeps_only_what_decides_and_stays() -> None:
+    assert dump(recorded(1)) == {
+        "hostname": "spark-0001",
+        "architecture": "aarch64",
+        "docker": "28.5.2",
+        "gpus": ["NVIDIA GB10"],
+    }
+
+
+@pytest.fixture
+def local_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A survey script of the test's own, run on the local node."""
+    script = tmp_path / "script.py"
+    monkeypatch.setattr(module, "SCRIPT", script)
+    return script
+
+
+LOCAL = [{"name": "spark-1", "ssh": "local"}]
+
+
+def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
+    local_script.write_text(
+        f"import json\ndef main(q): print('login banner'); print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
+    )
+    found = cluster(nodes=LOCAL, mounts=[{"source": "/srv/hf", "target": "/hf"}], image="one:1", model="/srv/it's")
+    assert ast.literal_eval(survey(found, found.head).hostname) == {
+        "image": "one:1",
+        "model": "/srv/it's",
+        "ports": [30000, 6379],
+        "paths": ["/srv/hf"],
+        "devices": ["/dev/infiniband"],
+    }
+
+
+def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None:
+    local_script.write_text("def main(q): raise SystemExit('no such thing')")
+    found = cluster(nodes=LOCAL)
+    with pytest.raises(Fault, match="the survey failed with exit code 1") as caught:
+        survey(found, found.head)
+    assert "no such thing" in caught.value.evidence
+
+
+def test_slow_node_is_bounded_by_its_deadline(local_script: Path) -> None:
+    local_script.write_text("import time\ndef main(q): time.sleep(600)")
+    found = cluster(nodes=LOCAL, deadlines={"survey": 0.3})
+    with pytest.raises(Fault, match="did not answer within"):
+        survey(found, found.head)
+
+
+def test_each_node_gives_facts_or_a_fault(local_script: Path) -> None:
+    local_script.write_text(f"import json\ndef main(q): print(json.dumps({spark(1)!r}))")
+    dead = {"name": "spark-2", "ssh": "nobody@127.0.0.1:1"}  # tcpmux: nothing listens there
+    facts, faults = survey_all(cluster(nodes=[*LOCAL, dead], ssh_config="/dev/null"))
+    assert {name: one.docker.image_id for name, one in facts.items()} == {"spark-1": IMAGE_ID}
+    assert [(fault.node, "refuses connections" in fault.cause) for fault in faults] == [("spark-2", True)]
