@@ -26,15 +26,17 @@ def main(
     What is built goes to .build/toolchain. A second run takes less than a second; an interrupted one leaves no
     half-built file behind and can be started again.
     """
-    console = Console(stderr=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Reporter(console) as reporter:
+        with Reporter(Console()) as reporter:
             _ensure(reporter, build=build)
     except ToolchainError as error:
         if error.evidence:
             print(error.evidence, file=sys.stderr)
         print(f"error: {error}\nnext:  {error.remedy}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except OSError as error:  # a full disk, a folder that is not ours
+        print(f"error: {error}\nnext:  mend that and run this again", file=sys.stderr)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         print("interrupted: nothing half-built is left; run this again to go on", file=sys.stderr)

@@ -147,8 +147,8 @@ class CommandProvider(provider_pb2_grpc.ResourceProviderServicer):
         properties = property_values.plain(state)
         if properties.get(what) is None:
             return
-        inputs = {name: state[name] for name in command_schema.INPUTS if name in state}
-        secret = any(True for _ in property_values.secrets_in(inputs))
+        # Secret outputs of before count too: the command finds them in its environment.
+        secret = any(True for _ in property_values.secrets_in(state))
         wanted = {"stdoutAndStderr": _OUTPUTS, "none": ()}.get(
             properties.get("logging") or "stdoutAndStderr", (properties.get("logging"),)
         )

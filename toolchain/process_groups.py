@@ -47,8 +47,11 @@ class ProcessGroups:
     def wait(self, process: subprocess.Popen[bytes]) -> int:
         """Waits for the end of a process; its exit code, negative for a signal."""
         # Left unreaped until the lock is held: its id cannot be given to another process while it may be signalled.
-        with contextlib.suppress(ChildProcessError):
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if hasattr(os, "waitid"):  # macOS has it in Python 3.13 and later only
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
         with self._changed:
             self._running.discard(process)
             self._changed.notify_all()

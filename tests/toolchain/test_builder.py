@@ -177,6 +177,14 @@ def test_a_plugin_for_another_sdk_is_refused(checkout: Checkout) -> None:
     assert checkout.go_builds() == []
 
 
+def test_a_folder_that_cannot_be_written_is_named(checkout: Checkout) -> None:
+    (checkout.root / ".build").write_text("in the way")
+    code, output = checkout.build()
+    assert code == 1
+    assert ".build" in output
+    assert "Traceback" not in output
+
+
 def test_help(checkout: Checkout) -> None:
     code, output = checkout.build("--help")
     assert code == 0

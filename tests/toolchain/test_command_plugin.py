@@ -168,6 +168,13 @@ def test_a_secret_stays_secret_through_update(command: CommandClient) -> None:
     assert new["stdout"] == as_secret("hunter2")
 
 
+def test_what_is_made_from_a_secret_output_is_secret(command: CommandClient, engine_log: EngineLog) -> None:
+    old = {"create": "true", "stdout": as_secret("hunter2"), "stderr": ""}
+    new = command.update(old, create="true", update="echo $PULUMI_COMMAND_STDOUT")
+    assert new["stdout"] == as_secret("hunter2")
+    assert engine_log.messages == []
+
+
 def test_a_secret_is_blanked_out_in_errors(command: CommandClient) -> None:
     with pytest.raises(grpc.RpcError) as error:
         command.create(create="cat; echo $0; exit 1", stdin=as_secret("line one\nline two"))

@@ -147,6 +147,12 @@ def test_required_plugins_are_told(make_stack: MakeStack) -> None:
     assert {"pulumi_docker", "pulumi-docker"} & {d["name"] for d in about["dependencies"]}
 
 
+def test_install_puts_the_requirements_into_the_environment(make_stack: MakeStack) -> None:
+    result = make_stack("", **{"requirements.txt": "pulumi\n"}).pulumi("install")
+    assert result.code == 0
+    assert "Requirement already satisfied: pulumi" in result.output
+
+
 def test_a_policy_pack_judges(make_stack: MakeStack) -> None:
     pack = """
 from pulumi_policy import EnforcementLevel, PolicyPack, ResourceValidationPolicy
