@@ -1,0 +1,185 @@
+"""The program's answers: outputs, secrets, and one clear error for each way that it cannot go on."""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pulumi.runtime import rpc
+
+from hosts.faults import Fault
+from tests.program.stack import CONTAINER, KEY, Outcome, Program
+from tests.samples import IMAGE_ID, container, settings, survey, surveys
+
+DOWN = Fault("spark-2", "192.168.200.13 does not answer", "is it switched on and connected?")
+
+
+def refused(found: Outcome) -> str:
+    """The one error of a run that registered nothing."""
+    assert found.exit_code == 32, "the language host would add a message of its own"
+    assert not found.resources
+    assert len(found.errors) == 1
+    assert "Traceback" not in found.errors[0]
+    return found.errors[0]
+
+
+def test_outputs_say_where_and_what_it_serves(program: Program) -> None:
+    found = program.run().outputs
+    assert found["endpoint"] == "http://10.1.230.180:30000/v1"
+    assert found["model"] == "Qwen3.5-122B-A10B-FP8"
+    assert found["ray"] == {"address": "192.168.200.12:6379", "version": "2.53.0"}
+    assert (found["first_token_seconds"], found["tokens_per_second"]) == (0.12, 27.1)
+    assert [(node["name"], node["role"], node["management"]) for node in found["nodes"]] == [
+        ("spark-1", "head", "10.1.230.180"),
+        ("spark-2", "worker", "192.168.200.13"),
+    ]
+    assert found["nodes"][0]["fabric"] == "192.168.200.12 on enp1s0f1np1 (shared by all nodes over RoCE)"
+    assert "Authorization" not in found["curl"]
+
+
+@pytest.mark.parametrize(
+    ("listen", "url"),
+    [
+        ("0.0.0.0", "http://127.0.0.1:30000/v1"),  # noqa: S104 - the default
+        ("::", "http://127.0.0.1:30000/v1"),
+        ("192.168.200.12", "http://192.168.200.12:30000/v1"),
+        pytest.param(
+            "::1",
+            "http://[::1]:30000/v1",
+            marks=pytest.mark.xfail(strict=True, reason="an IPv6 address and a port are joined without brackets"),
+        ),
+    ],
+)
+def test_gate_asks_where_the_api_listens(program: Program, listen: str, url: str) -> None:
+    found = program.run(settings(listen=listen))
+    assert found["serving"].inputs["url"] == url
+    assert f"--host={listen}" in found["spark-1-serve"].inputs["command"]
+
+
+def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:
+    found = program.run(key=KEY)
+    assert rpc.is_rpc_secret(found["spark-1-serve"].inputs["envs"])
+    assert found["spark-1-serve"].environment["VLLM_API_KEY"] == KEY
+    for one in found.resources:
+        plain = {name: value for name, value in one.inputs.items() if not rpc.is_rpc_secret(value)}
+        assert KEY not in json.dumps(plain, default=str), one.urn
+    assert KEY not in json.dumps(found.outputs)
+    assert '"Authorization: Bearer $API_KEY"' in found.outputs["curl"]
+
+
+def test_only_serve_has_the_key(program: Program) -> None:
+    found = program.run(key=KEY)
+    assert [one.name for one in found.of(CONTAINER) if "VLLM_API_KEY" in one.environment] == ["spark-1-serve"]
+
+
+def test_without_a_key_nothing_is_secret(program: Program) -> None:
+    found = program.run()
+    assert not [one.urn for one in found.resources if any(rpc.is_rpc_secret(v) for v in one.inputs.values())]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qwen3.5-122b",
+        pytest.param("it's", marks=pytest.mark.xfail(strict=True, reason="the body is quoted by hand")),
+    ],
+)
+def test_curl_can_be_pasted_whatever_the_model_is_called(program: Program, name: str) -> None:
+    *_, option, body = shlex.split(program.run(settings(served_model_name=name)).outputs["curl"])
+    assert (option, json.loads(body)["model"]) == ("-d", name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"portt": 1}, "dgx-spark-cluster:cluster.portt: unknown setting; did you mean 'port'?"),
+        ({"nodes": []}, "dgx-spark-cluster:cluster.nodes: "),
+        ({"tensor_parallel_size": 3}, "sizes that fit (tensor × pipeline): 2 × 1, 1 × 2"),
+    ],
+)
+def test_wrong_settings_end_in_one_error_before_any_node_is_asked(
+    program: Program, changes: dict[str, Any], text: str
+) -> None:
+    assert text in refused(program.run(settings(**changes)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[]",
+        pytest.param("spark", marks=pytest.mark.xfail(strict=True, reason="ConfigTypeError ends as a traceback")),
+    ],
+)
+def test_setting_that_is_no_mapping_is_one_error(program: Program, value: str) -> None:
+    assert "must be a mapping" in refused(program.run(value))
+
+
+def test_dead_node_is_one_error(program: Program) -> None:
+    assert refused(program.run(facts=surveys(1), faults=(DOWN,))) == str(DOWN)
+
+
+def test_faults_of_survey_and_preflight_come_together(program: Program) -> None:
+    text = refused(program.run(facts={"spark-1": survey(1, gpus=[], missing=["/a"])}, faults=(DOWN,)))
+    assert text.count("\n  next: ") == 3
+    assert text.startswith("spark-2: 192.168.200.13 does not answer")
+
+
+def test_ambiguous_fabric_is_one_error(program: Program) -> None:
+    facts = {name: survey(index + 1, hcas=[], interfaces=[]) for index, name in enumerate(surveys())}
+    found = program.run(facts=facts)
+    assert "no subnet is shared by all nodes" in found.errors[0]
+    assert not found.of(CONTAINER)
+
+
+def test_different_images_of_one_name_are_one_error(program: Program) -> None:
+    """C06."""
+    docker = {"version": "28", "image_id": "sha256:" + "2e" * 32, "containers": []}
+    found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, docker=docker)})
+    assert "is a different one on each node" in found.errors[0]
+    assert IMAGE_ID in found.errors[0]
+    assert not found.of(CONTAINER)
+
+
+def test_image_of_one_node_is_wanted_on_all(program: Program) -> None:
+    docker: dict[str, Any] = {"version": "28", "image_id": None, "containers": []}
+    found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, docker=docker)})
+    assert found["NodeImage spark-2"].inputs["image_id"] == IMAGE_ID
+
+
+def test_archive_decides_which_image_is_meant(program: Program, tmp_path: Path) -> None:
+    data = json.dumps([{"Config": f"blobs/sha256/{'2e' * 32}"}]).encode()
+    info = tarfile.TarInfo("manifest.json")
+    info.size = len(data)
+    with tarfile.open(tmp_path / "image.tar", "w") as tar:
+        tar.addfile(info, io.BytesIO(data))
+    found = program.run(settings(image_archive=str(tmp_path / "image.tar")))
+    assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {"sha256:" + "2e" * 32}
+
+
+def test_absent_archive_is_one_error(program: Program) -> None:
+    found = program.run(settings(image_archive="/nowhere/image.tar"))
+    assert "image archive /nowhere/image.tar" in found.errors[0]
+
+
+def test_destroy_registers_nothing_and_is_not_stopped_by_preflight(program: Program) -> None:
+    taken = survey(1, gpus=[], missing=["/a"], model={"error": "gone", "files": 0, "config": False})
+    found = program.run(facts={"spark-1": taken, "spark-2": survey(2)}, destroying=True)
+    assert (found.exit_code, found.errors, found.resources) == (0, [], [])
+
+
+def test_destroy_with_a_dead_node_says_how_to_clean_the_others(program: Program) -> None:
+    text = refused(program.run(facts=surveys(1), faults=(DOWN,), destroying=True))
+    assert text.startswith(str(DOWN))
+    assert "pulumi destroy --run-program=false --refresh=false --continue-on-error" in text
+
+
+def test_second_stack_on_the_same_hosts_is_one_error(program: Program) -> None:
+    docker = {"version": "28", "containers": [container("dgx-spark-cluster-prod-serve", "serve", stack="prod")]}
+    assert "stack 'prod' already runs serve here" in refused(
+        program.run(facts={"spark-1": survey(1, docker=docker), "spark-2": survey(2)})
+    )

@@ -1,0 +1,124 @@
+"""GpuGate and ServeGate as resources: created behind a wait, updated, and read as open or gone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from providers import gate
+from providers.gate import Watched
+from providers.gpu_gate import GpuGateProvider
+from providers.serve_gate import ServeGateProvider
+from tests.unit.fake_docker import FakeDocker, reading, says, state
+
+LOCAL = Connection("spark-1", ())
+HEAD = Watched(LOCAL, "head0123456789", "ray-head")
+SERVE = Watched(LOCAL, "serve0123456789", "serve")
+ADDRESS = "192.168.200.12"
+GPUS: dict[str, Any] = {
+    "address": f"{ADDRESS}:6379",
+    "nodes": [{"name": "spark-1", "address": ADDRESS, "gpus": 1.0}],
+    "watched": [HEAD.dump()],
+    "deadline": 30.0,
+    "ray": None,
+}
+SERVING: dict[str, Any] = {
+    "url": "http://127.0.0.1:30000/v1",
+    "model": "qwen",
+    "watched": [SERVE.dump(), HEAD.dump()],
+    "addresses": [ADDRESS],
+    "deadline": 30.0,
+    "completion": 20.0,
+    "probe": 5.0,
+    "first_token_seconds": None,
+    "tokens_per_second": None,
+}
+ALIVE = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": True, "gpus": 1.0, "reason": ""}]}
+DEAD = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": False, "gpus": 1.0, "reason": "gone"}]}
+VERIFIED = {"state": "verified", "first_token_seconds": 0.12, "tokens_per_second": 27.1}
+
+
+@pytest.fixture
+def running(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
+    """Both containers run."""
+    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.0)
+    for one in (HEAD, SERVE):
+        docker.answer(f"inspect {one.container}", state())
+        docker.answer(f"logs {one.container}", says("INFO: starting\n"))
+    return docker
+
+
+def test_gpu_gate_is_created_with_ray_version_when_all_gpus_are_there(running: FakeDocker) -> None:
+    running.answer(f"exec {HEAD.container}", reading({"error": "not yet"}, DEAD, ALIVE))
+    found = GpuGateProvider().create(GPUS)
+    assert (found.id, found.outs) == (f"gpus@{ADDRESS}:6379", {**GPUS, "ray": "2.53.0"})
+    assert running.called("exec")[0][-2:] == [f"{ADDRESS}:6379", "0.5"]
+
+
+def test_gpu_gate_does_not_exist_where_ray_head_died(running: FakeDocker) -> None:
+    running.answer(f"inspect {HEAD.container}", state("exited", code=1))
+    with pytest.raises(Fault, match="GPU gate: the ray-head container exited with code 1"):
+        GpuGateProvider().create(GPUS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "open_"),
+    [
+        (reading(ALIVE), True),
+        (reading(DEAD), False),
+        (reading({"error": "Timed out while waiting for GCS"}), False),
+        (says(code=1, stderr="Error response from daemon: container is not running"), False),
+    ],
+)
+def test_gpu_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[str, Any], open_: bool) -> None:
+    running.answer(f"exec {HEAD.container}", answer)
+    found = GpuGateProvider().read("x", {**GPUS, "ray": "2.53.0"})
+    assert (found.id, found.outs) == (("x", {**GPUS, "ray": "2.53.0"}) if open_ else ("", {}))
+
+
+def test_serve_gate_is_created_with_its_measurement(running: FakeDocker) -> None:
+    running.answer(f"exec {SERVE.container}", reading({"state": "refused"}, {"state": "asked"}, VERIFIED))
+    found = ServeGateProvider().create(SERVING)
+    assert found.outs == {**SERVING, "first_token_seconds": 0.12, "tokens_per_second": 27.1}
+    assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "20.0", "0.5"]
+
+
+def test_serve_gate_fails_early_when_a_ray_container_dies(running: FakeDocker) -> None:
+    running.answer(f"exec {SERVE.container}", reading(*({"state": "refused"},) * 9))
+    running.answer(f"inspect {HEAD.container}", state(), state("exited", code=1))
+    with pytest.raises(Fault, match="Serve gate: the ray-head container exited with code 1"):
+        ServeGateProvider().update("x", SERVING, SERVING)
+
+
+@pytest.mark.parametrize(
+    ("answer", "open_"),
+    [
+        (reading({"state": "verified"}), True),
+        (reading({"state": "refused"}), False),
+        (reading({"state": "failing", "error": "HTTP 500"}), False),
+        (says(code=1, stderr="Error: No such container"), False),
+    ],
+)
+def test_serve_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[str, Any], open_: bool) -> None:
+    running.answer(f"exec {SERVE.container}", answer)
+    found = ServeGateProvider().read("x", SERVING)
+    assert (found.id, found.outs) == (("x", SERVING) if open_ else ("", {}))
+    assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "5.0", "0"]
+
+
+def test_refresh_changes_nothing_on_the_node(running: FakeDocker) -> None:
+    running.answer(f"exec {SERVE.container}", reading(VERIFIED))
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    ServeGateProvider().read("x", SERVING)
+    GpuGateProvider().read("x", GPUS)
+    assert {call[0] for call in running.calls} == {"exec"}
+
+
+def test_gates_follow_the_containers_they_watch() -> None:
+    other = [{**HEAD.dump(), "container": "another"}]
+    assert GpuGateProvider().diff("x", GPUS, {**GPUS, "watched": other}).changes
+    assert ServeGateProvider().diff("x", SERVING, {**SERVING, "watched": other}).changes
+    assert not ServeGateProvider().diff("x", {**SERVING, **VERIFIED}, SERVING).changes, "its own measurement"
