@@ -187,7 +187,7 @@ class Builder:
         assert process.stdout is not None  # noqa: S101 (a pipe was asked for)
         for count, line in enumerate(process.stdout, 1):
             lines.append(line.decode(errors="replace").rstrip())
-            task.detail = f"{count} lines of output, now {lines[-1]}"
+            task.detail = f"step {count}: {lines[-1]}"
         code = self._children.wait(process)
         if self._children.ended:
             raise EndedError

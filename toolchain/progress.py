@@ -9,6 +9,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 HEARTBEAT_SECONDS = 15.0
 """Between two plain lines of a task that is still at work."""
@@ -42,7 +43,7 @@ class Reporter:
                 SpinnerColumn(),
                 TextColumn("{task.description}"),
                 TimeElapsedColumn(),
-                TextColumn("{task.fields[now]}"),
+                TextColumn("{task.fields[now]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
                 console=console,
                 transient=True,
             )
