@@ -5,7 +5,7 @@ import json
 import time
 from collections.abc import Callable
 
-from lab import access, docker, engine, image, layout, model, network, processes
+from lab import access, docker, engine, image, layout, network, processes
 from lab.layout import DEFINITION_LABEL, ENGINE, FABRIC, MANAGEMENT, MODELS, NODES, OWNER, OWNER_LABEL, Node
 from lab.processes import CommandFailedError, LabError
 
@@ -44,9 +44,9 @@ def create_arguments(node: Node) -> list[str]:
 
 
 def definition(node: Node) -> str:
-    """Hash of what the node shall be; a new engine or model below a running node would leave it a dead mount."""
+    """Hash of what the node shall be; a new engine below a running node would leave it a dead mount."""
     networks = [network.definition(each) for each in layout.NETWORKS]
-    parts = (create_arguments(node), networks, image.node_definition(), engine.definition(), model.definition())
+    parts = (create_arguments(node), networks, image.node_definition(), engine.definition())
     return layout.digest(*parts, access.host_key(node).with_suffix(".pub").read_text())
 
 
@@ -74,7 +74,7 @@ def answers(node: Node) -> tuple[bool, bool, str]:
     """Whether ssh answers, whether the node's Docker answers, and what was said instead."""
     asked = "docker version --format '{{.Server.Version}}' || exit 3"
     try:
-        said = processes.capture(access.ssh(node, asked), timeout=20)
+        said = processes.capture(access.ssh(node, asked, connect_timeout=2), timeout=20)
     except CommandFailedError as error:
         return error.code == 3, False, error.evidence
     return True, True, said.strip()
@@ -103,9 +103,8 @@ def _remove(node: Node) -> None:
 
 def _create(node: Node) -> None:
     (node.state / "cache").mkdir(parents=True, exist_ok=True)
-    owner = ["--label", f"{OWNER_LABEL}={OWNER}"]
-    marks = [*owner, "--label", f"{DEFINITION_LABEL}={definition(node)}"]
-    docker.docker("volume", "create", *owner, docker_volume(node))
+    marks = ["--label", f"{OWNER_LABEL}={OWNER}", "--label", f"{DEFINITION_LABEL}={definition(node)}"]
+    docker.docker("volume", "create", *marks, docker_volume(node))
     docker.docker("create", *marks, *create_arguments(node))
     if node.management:
         docker.docker("network", "connect", "--ip", node.fabric, FABRIC.name, node.name)

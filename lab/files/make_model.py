@@ -26,9 +26,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=alphabet)
     made.train_from_iterator(CORPUS, trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token=None, **{"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
-    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, bos_token=None)
+    fast.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     fast.chat_template = CHAT_TEMPLATE
     return fast
 
