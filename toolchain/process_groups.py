@@ -73,13 +73,18 @@ class ProcessGroups:
             self.terminate(process)
 
     def close(self) -> None:
-        """As `end`, and returns when all processes have been waited for, or have been killed."""
+        """As `end`, and returns when all processes have been waited for, by force after the grace."""
         self.end()
+        if not self._wait_for_all(GRACE_SECONDS):
+            with self._changed:
+                processes = list(self._running)
+            for process in processes:
+                self._signal(process, signal.SIGKILL)
+            self._wait_for_all(1.0)
+
+    def _wait_for_all(self, seconds: float) -> bool:
         with self._changed:
-            self._changed.wait_for(lambda: not self._running, timeout=GRACE_SECONDS)
-            processes = list(self._running)
-        for process in processes:
-            self._signal(process, signal.SIGKILL)
+            return self._changed.wait_for(lambda: not self._running, timeout=seconds)
 
     def _signal(self, process: subprocess.Popen[bytes], number: signal.Signals) -> bool:
         with self._changed:

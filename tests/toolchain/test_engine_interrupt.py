@@ -53,7 +53,7 @@ def test_an_interrupted_update_ends_quietly(
     assert Result(update.returncode, output).code != 0
     assert "Traceback" not in output
     assert "prematurely" not in output
-    assert stack.processes() == []
+    assert stack.wait_until_all_ended() == []
     assert stack.pulumi("cancel", "--yes").code is not None
     assert "step" not in stack.resources()
 

@@ -176,7 +176,7 @@ PolicyPack(
     result = stack.up("--policy-pack", "policy")
     assert result.code != 0
     assert "too large" in result.output
-    assert stack.processes() == []
+    assert stack.wait_until_all_ended() == []
 
 
 @pytest.mark.parametrize("pack", ['raise SystemExit("no rules today")\n', 'raise ValueError("no rules today")\n'])
@@ -188,4 +188,4 @@ def test_a_policy_pack_that_does_not_start_ends_the_run(make_stack: MakeStack, p
     assert "no rules today" in result.output
     assert "failed to start" in result.output
     assert "thing" not in stack.resources()
-    assert stack.processes() == []
+    assert stack.wait_until_all_ended() == []
