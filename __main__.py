@@ -27,7 +27,7 @@ def main() -> None:
     config = pulumi.Config()
     stack = pulumi.get_stack()
     try:
-        settings = parse(config.get_object("cluster"))
+        settings = parse(read(config))
         surveys, faults = survey_all(settings)
         if destroying():
             if faults:
@@ -42,6 +42,14 @@ def main() -> None:
         sys.exit(REPORTED)
     for name, value in cluster.outputs.items():
         pulumi.export(name, value)
+
+
+def read(config: pulumi.Config) -> object:
+    """The configuration value; None where it is no mapping, as parse explains."""
+    try:
+        return config.get_object("cluster")
+    except pulumi.ConfigTypeError:
+        return None
 
 
 main()

@@ -8,16 +8,34 @@ is the Pulumi secret ``dgx-spark-cluster:apiKey``.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, IPvAnyAddress, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    IPvAnyAddress,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("must be an address as text")  # noqa: TRY004 - pydantic wants ValueError
+    return value
+
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Address = Annotated[IPvAnyAddress, BeforeValidator(_text)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:]*$")]
 Ssh = Annotated[
     str,
@@ -115,7 +133,7 @@ class Node(Model):
     """Name of the node through which this one is reached."""
     identity_file: str | None = None
     """Private key for this node; ssh's own choice when unset."""
-    fabric: IPvAnyAddress | None = None
+    fabric: Address | None = None
     """Address on the RoCE link. Found from the subnet that all nodes share when unset."""
     gpus: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that must be there; a Spark has one."""
@@ -178,7 +196,7 @@ class Cluster(Model):
     """Stages the layers are spread over."""
     port: Port = 30000
     """Port of the OpenAI-compatible API on the head; the field case's."""
-    listen: IPvAnyAddress = Field(default="0.0.0.0", validate_default=True)  # noqa: S104
+    listen: Address = Field(default="0.0.0.0", validate_default=True)  # noqa: S104
     """Address the API binds to. Set an apiKey when it is not loopback."""
     engine_arguments: tuple[str, ...] = ()
     """More arguments of `vllm serve`."""
@@ -261,12 +279,17 @@ class Cluster(Model):
         for address in addresses:
             if addresses.count(address) > 1:
                 raise ValueError(f"two nodes have the fabric address {address}")
+        logins = [node.ssh.rpartition("@")[2] for node in self.nodes]
         for node in self.nodes:
+            if node.jump is None and logins.count(node.ssh.rpartition("@")[2]) > 1:
+                raise ValueError(f"node {node.name}: another node has ssh {node.ssh!r} too: one host is one node")
             seen = {node.name}
             at = node
             while at.jump:
                 if at.jump not in names:
                     raise ValueError(f"node {at.name}: jump {at.jump!r} is not a node{_suggest(at.jump, names)}")
+                if self.node(at.jump).local:
+                    raise ValueError(f"node {at.name}: jump {at.jump!r} is the local machine: remove `jump`")
                 if at.jump in seen:
                     raise ValueError(f"node {node.name}: its jump hosts form a circle ({at.name} → {at.jump})")
                 seen.add(at.jump)
@@ -278,7 +301,8 @@ def parse(value: object) -> Cluster:
     if not isinstance(value, dict):
         raise SettingsError("dgx-spark-cluster:cluster: must be a mapping with nodes, image and model")
     try:
-        return Cluster.model_validate(value)
+        # As JSON and strict: a list may be a tuple there, but "30000" is no number.
+        return Cluster.model_validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         inner = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}

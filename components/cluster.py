@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,4 +115,4 @@ def curl(endpoint: str, model: str, *, with_key: bool) -> str:
     """A line to paste into a shell; the key is left to the user's environment."""
     body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
     key = ' -H "Authorization: Bearer $API_KEY"' if with_key else ""
-    return f"curl -s {endpoint}/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
+    return f"curl -s {endpoint}/chat/completions -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"

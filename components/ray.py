@@ -39,7 +39,7 @@ class Ray(pulumi.ComponentResource):
             )
             for worker in workers
         ]
-        self.address = f"{head.fabric.address}:{cluster.ray.port}"
+        self.address = head.fabric.endpoint(cluster.ray.port)
         self.container_ids = pulumi.Output.all(*(container.id for _, _, container in containers))
         self.watched = self.container_ids.apply(
             lambda ids: [

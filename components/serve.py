@@ -36,9 +36,11 @@ class Serve(pulumi.ComponentResource):
         )
         own = container.id.apply(lambda id_: Watched(head.connection, id_, "serve").dump())
         local = "127.0.0.1" if cluster.listen.is_unspecified else str(cluster.listen)
+        host = local if head.args.settings.local else head.args.settings.host
+        self.endpoint = _url(host, cluster.port)
         self.gate = ServeGate(
             "serving",
-            url=f"http://{local}:{cluster.port}/v1",
+            url=_url(local, cluster.port),
             model=cluster.model_name,
             watched=pulumi.Output.all(own, ray.watched).apply(lambda both: [both[0], *both[1]]),
             addresses=addresses,
@@ -49,6 +51,9 @@ class Serve(pulumi.ComponentResource):
             },
             opts=pulumi.ResourceOptions(parent=self, depends_on=[container], deleted_with=head.host),
         )
-        host = head.args.settings.host if not head.args.settings.local else local
-        self.endpoint = f"http://{f'[{host}]' if ':' in host else host}:{cluster.port}/v1"
         self.register_outputs({"endpoint": self.endpoint})
+
+
+def _url(host: str, port: int) -> str:
+    """Base URL of the API."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"

@@ -22,7 +22,7 @@ def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> l
     if node == cluster.head:
         role = ["--head", f"--port={cluster.ray.port}", f"--include-dashboard={str(cluster.ray.dashboard).lower()}"]
     else:
-        role = [f"--address={head.address}:{cluster.ray.port}"]
+        role = [f"--address={head.endpoint(cluster.ray.port)}"]
     return [
         "ray",
         "start",
@@ -59,7 +59,7 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
     own; VLLM_HOST_IP must be the address that Ray registered, or the placement group waits for 1,800 s in vain.
     """
     values = {
-        "RAY_ADDRESS": f"{head.address}:{cluster.ray.port}",
+        "RAY_ADDRESS": head.endpoint(cluster.ray.port),
         # Raylet's defaults cost a Spark memory and start-up time: idle Python workers, and a monitor that kills the
         # engine at 95 % of memory, which weights and KV cache reach by design.
         "RAY_num_prestart_python_workers": "0",

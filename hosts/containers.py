@@ -27,21 +27,24 @@ class State:
     error: str
     """Docker's own complaint, e.g. that the command is not in the image."""
     log: str
+    """End of the log since the last start."""
 
 
 MISSING = State("missing", 0, 0, "", "", "")
 
 INSPECT = """
-state=$(docker inspect --format '{{json .State}} {{.RestartCount}}' "$1" 2>/dev/null) || exit 3
+state=$(docker inspect --type container --format '{{json .State}} {{.RestartCount}}' "$1") || exit 3
 echo "$state"
-docker logs --tail "$2" "$1" 2>&1
+since=$(docker inspect --type container --format '{{.State.StartedAt}}' "$1") || exit 3
+docker logs --since "$since" --tail "$2" "$1" 2>&1
 """
+"""The log of the last start only: what an earlier one died of must not count against this one."""
 
 
 def look(connection: Connection, container: str) -> State:
     """State and log's end of a container; raises Fault when the node cannot be asked."""
     done = connection.run("sh", "-c", INSPECT, "sh", container, str(LOG_LINES), timeout=30)
-    if done.returncode == 3:
+    if done.returncode == 3 and "No such container" in done.stderr:
         return MISSING
     first, _, log = done.stdout.partition("\n")
     try:

@@ -6,6 +6,7 @@ Sources: outputs recorded from Ray 2.53 and vLLM 0.17.1/0.32.0, and reports from
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -55,7 +56,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
         "free it (sync; echo 3 | sudo tee /proc/sys/vm/drop_caches), or lower --gpu-memory-utilization",
     ),
     (
-        r"(?:CUDA out of memory|OutOfMemoryError)",
+        r"(?:CUDA out of memory|torch\S*OutOfMemoryError)",
         "the GPU is out of memory",
         "lower --gpu-memory-utilization or --max-model-len in `engine_arguments`",
     ),
@@ -93,12 +94,19 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
 """Sign in the log, cause, remedy."""
 
 
-def diagnose(log: str) -> Cause | None:
-    """The first known fatal line of a log, or None."""
+def diagnose(log: str, expected: Collection[str] = ()) -> Cause | None:
+    """The first known fatal line of a log, or None.
+
+    Args:
+        log: lines of the container's log.
+        expected: what a fatal line may name without being fatal, e.g. addresses about to register.
+    """
     for line in log.splitlines():
         for pattern, text, remedy in SIGNS:
             if match := re.search(pattern, line):
                 named = {key: value.strip() for key, value in match.groupdict().items()}
+                if named.get("what") in expected:
+                    continue
                 return Cause(text.format(**named), remedy, line.strip())
     return None
 
@@ -122,15 +130,14 @@ PHASES: tuple[str, ...] = (
 """Phases of a start, as vLLM 0.17 to 0.32 and Ray 2.53 log them."""
 
 
-DECORATION = re.compile(
-    r"\x1b\[[0-9;]*m|^\([^()]* pid=[^()]*\) |^(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d [\d:]+ \[[^\]]*\] "
-)
-"""Colours, process names and time stamps in front of a message."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+DECORATION = re.compile(r"^\([^()]* pid=[^()]*\) |^(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d [\d:]+ \[[^\]]*\] ")
+"""Process names and time stamps in front of a message."""
 
 
 def phase(log: str) -> str:
     """The last phase that a log names, as progress; its last message if it names none."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    lines = [line.strip() for line in COLOUR.sub("", log).splitlines() if line.strip()]
     for line in reversed(lines):
         for pattern in PHASES:
             if match := re.search(pattern, line):
@@ -138,6 +145,6 @@ def phase(log: str) -> str:
     if not lines:
         return "no log yet"
     last, shorter = "", lines[-1]
-    while shorter != last:
+    while shorter != last:  # one decoration may stand behind another
         last, shorter = shorter, DECORATION.sub("", shorter)
     return last[:120]

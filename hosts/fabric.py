@@ -25,6 +25,10 @@ class Fabric:
     reason: str
     """Why this address."""
 
+    def endpoint(self, port: int) -> str:
+        """`address:port`, an IPv6 address in brackets."""
+        return f"[{self.address}]:{port}" if ":" in self.address else f"{self.address}:{port}"
+
 
 def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
     """The fabric end of every node.
@@ -39,7 +43,7 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
     given = {node.name: str(node.fabric) for node in cluster.nodes if node.fabric}
     if len(given) < len(cluster.nodes):
         network, reason = _shared(cluster, surveys, given)
-    found = {}
+    found: dict[str, Fabric] = {}
     for node in cluster.nodes:
         if node.name in given:
             address, why = given[node.name], "given as `fabric`"
@@ -56,6 +60,13 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
                 (i, str(a.ip)) for i, a in _addresses(surveys[node.name]) if a.network == network
             )  # fmt: skip
             why = reason
+        taken = next((name for name, end in found.items() if end.address == address), None)
+        if taken:
+            raise Fault(
+                f"{taken}, {node.name}",
+                f"both have the fabric address {address}",
+                "are they the same host? Correct `ssh` of one, or the address on it",
+            )
         found[node.name] = Fabric(address, interface.name, port_hcas(surveys[node.name], interface.name), why)
     return found
 
@@ -79,7 +90,7 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
             names, "no subnet is shared by all nodes", "cable the fabric and give each end an address", evidence
         )
     rdma = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
-    best = rdma or _fastest(shared, surveys)
+    best = _first_twin(rdma, cluster, surveys) or _fastest(shared, surveys)
     if len(best) > 1:
         raise Fault(
             names,
@@ -94,6 +105,18 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
 
 def _has_rdma(facts: Survey, network: Network) -> bool:
     return any(port_hcas(facts, i.name) for i, address in _addresses(facts) if address.network == network)
+
+
+def _first_twin(networks: list[Network], cluster: Cluster, surveys: Mapping[str, Survey]) -> list[Network]:
+    """One network where all run over the same cable: both twins of a cage may have addresses (NVIDIA's netplan)."""
+    head = surveys[cluster.head.name]
+    cages: dict[frozenset[str], list[tuple[str, Network]]] = {}
+    for interface, address in _addresses(head):
+        if address.network in networks:
+            cage = frozenset(port_hcas(head, interface.name))
+            cages.setdefault(cage, []).append((interface.name, address.network))
+    # The twin of PCI domain 0 (enp1…, not enP2p1…) is the one for sockets; lower case sorts behind upper case.
+    return [max(ends)[1] for ends in cages.values()]
 
 
 def _fastest(shared: list[Network], surveys: Mapping[str, Survey]) -> list[Network]:

@@ -7,6 +7,9 @@ import psutil
 PROGRAM = "pulumi-language-python-exec"
 """Script by which every Python language host runs a program."""
 
+OPTIONS_WITH_VALUE = ("-C", "--cwd", "--color", "-v", "--verbose", "--tracing", "--profiling", "--memprofilerate")
+"""Options that may stand before the engine's command, with a value that is not the command."""
+
 
 def destroying() -> bool:
     """Whether a `pulumi destroy` runs this program.
@@ -15,7 +18,13 @@ def destroying() -> bool:
     command line does.
     """
     engine = _engine()
-    return engine is not None and any(word in ("destroy", "down", "dn") for word in _line(engine)[1:])
+    words = iter(_line(engine)[1:] if engine else [])
+    for word in words:
+        if word in OPTIONS_WITH_VALUE:
+            next(words, None)
+        elif not word.startswith("-"):
+            return word in ("destroy", "down", "dn")
+    return False
 
 
 class Cancellation:

@@ -90,7 +90,7 @@ def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey) -> Iterator[
     for listener in facts.listeners:
         role, setting = needed[listener.port]
         # Without root the process is not shown: then the running container of that role is taken to own its port.
-        if role in running and listener.container in ("", running[role]):
+        if role in running and (listener.pid is None or listener.container == running[role]):
             continue
         who = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
         yield Fault(

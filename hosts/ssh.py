@@ -6,7 +6,7 @@ a run holds one connection per node however many commands it sends (sshd's MaxSt
 
 from __future__ import annotations
 
-import getpass
+import hashlib
 import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from hosts.faults import Fault
 from settings import Cluster, Node
 
 CONTROL_DIRECTORY = "~/.cache/dgx-spark"
-"""Directory of the control sockets. Short: a socket's path has at most 104 bytes, of which %C takes 40."""
+"""Directory of the control sockets. Short: a socket's path has at most 104 bytes, of which its name takes 49."""
 
 UNREACHABLE = 255
 """Exit code of ssh itself, as opposed to the remote command's."""
@@ -74,8 +74,7 @@ class Connection:
             return "unix:///var/run/docker.sock"
         last = self.hops[-1]
         host = f"[{last.host}]" if ":" in last.host else last.host
-        # Docker's connection helper needs a user; ssh's own default is the local user's name.
-        return f"ssh://{last.user or getpass.getuser()}@{host}" + (f":{last.port}" if last.port else "")
+        return "ssh://" + (f"{last.user}@" if last.user else "") + host + (f":{last.port}" if last.port else "")
 
     @property
     def options(self) -> list[str]:
@@ -86,27 +85,32 @@ class Connection:
         Path(CONTROL_DIRECTORY).expanduser().mkdir(mode=0o700, parents=True, exist_ok=True)
         named = {
             "BatchMode": "yes",
-            "ConnectTimeout": f"{self.connect_timeout:.0f}",
+            "ConnectTimeout": str(max(1, round(self.connect_timeout))),  # 0 would be no limit at all
             "ServerAliveInterval": "5",
             "ServerAliveCountMax": "3",
         }
         if multiplexed:
-            named |= {"ControlMaster": "auto", "ControlPath": f"{CONTROL_DIRECTORY}/%C", "ControlPersist": "60"}
+            named |= {"ControlMaster": "auto", "ControlPath": self._control_path(hops), "ControlPersist": "60"}
         if hops[-1].identity_file:
-            named["IdentityFile"] = hops[-1].identity_file
+            # Without IdentitiesOnly the agent's keys come first, and sshd counts each as a failure.
+            named |= {"IdentityFile": hops[-1].identity_file, "IdentitiesOnly": "yes"}
         options = ["-F", self.config_file] if self.config_file else []
         for name, value in named.items():
             options += ["-o", f"{name}={value}"]
         if len(hops) > 1:
             # Not ProxyJump: it would drop these options, and with them multiplexing, on the jump's own connection.
-            via = self._ssh(hops[:-1], ["-W", "[%h]:%p"], multiplexed=multiplexed)
-            inner = shlex.join(part.replace("%", "%%") for part in via).replace("[%%h]:%%p", "[%h]:%p")
-            options += ["-o", f"ProxyCommand={inner}"]
+            *via, destination = (part.replace("%", "%%") for part in self._ssh(hops[:-1], multiplexed=multiplexed))
+            options += ["-o", f"ProxyCommand={shlex.join([*via, '-W', '[%h]:%p', destination])}"]
         return options
 
-    def _ssh(self, hops: Sequence[Hop], more: Sequence[str] = (), *, multiplexed: bool = True) -> list[str]:
+    def _control_path(self, hops: Sequence[Hop]) -> str:
+        """One socket for what is configured alike: a login proven under one configuration must not serve another."""
+        trust = hashlib.sha256(repr((self.config_file, hops)).encode()).hexdigest()[:8]
+        return f"{CONTROL_DIRECTORY}/{trust}-%C"
+
+    def _ssh(self, hops: Sequence[Hop], *, multiplexed: bool = True) -> list[str]:
         port = ["-p", str(hops[-1].port)] if hops[-1].port else []
-        return ["ssh", "-T", *self._options(hops, multiplexed=multiplexed), *port, *more, hops[-1].destination]
+        return ["ssh", "-T", *self._options(hops, multiplexed=multiplexed), *port, hops[-1].destination]
 
     def command(self, *argv: str) -> list[str]:
         """The local argument list that runs `argv` on the node."""
@@ -133,8 +137,10 @@ class Connection:
                 f"look at the node: {self.by_hand()}",
                 _text(slow.stderr),
             ) from None
-        except FileNotFoundError:
-            raise Fault(self.node, "no ssh client on this machine", "install OpenSSH's client") from None
+        except FileNotFoundError as missing:
+            raise Fault(
+                self.node, f"no {missing.filename} on this machine", f"install {missing.filename} and run again"
+            ) from None
         if done.returncode == UNREACHABLE and self.hops:
             raise self.unreachable(done.stderr + self._words_of_the_way(done.stderr))
         if check and done.returncode:
@@ -194,7 +200,14 @@ class Connection:
             return Fault(self.node, f"not reached through {jump}", f"see to {jump} first: {self.by_hand()}", stderr)
         for sign, cause, remedy in SIGNS:
             if sign.lower() in stderr.lower():
-                facts = {"host": last.host, "login": last.destination, "ssh": self.by_hand(), "node": self.node}
+                known_as = f"'[{last.host}]:{last.port}'" if last.port not in (None, 22) else last.host
+                facts = {
+                    "host": last.host,
+                    "known_as": known_as,
+                    "login": last.destination,
+                    "ssh": self.by_hand(),
+                    "node": self.node,
+                }
                 return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
         return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
@@ -203,7 +216,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the host key of {host} has changed (reinstalled, or another machine answers)",
-        "if you expected that: ssh-keygen -R {host}, then {ssh}",
+        "if you expected that: ssh-keygen -R {known_as}, then {ssh}",
     ),
     ("Host key verification failed", "the host key of {host} is not known", "check and accept it once: {ssh}"),
     ("Permission denied", "{host} refuses the login of {login}", "install your key: ssh-copy-id {login}, then {ssh}"),

@@ -45,11 +45,11 @@ class Engine(http.client.HTTPConnection):
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that only reads; a missing program is exit code 127, as in a shell."""
+    """Run a command that only reads; one that cannot be run is exit code 127."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
-    except FileNotFoundError:
-        return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: not found")
+    except OSError as error:
+        return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
         return subprocess.CompletedProcess(argv, 124, "", f"{argv[0]}: no answer within 10 s")
 
@@ -140,6 +140,8 @@ def hcas() -> list[dict[str, Any]]:
 
 def listeners(ports: list[int]) -> list[dict[str, Any]]:
     """Who listens on the ports that the cluster needs. Processes of other users show only with sudo."""
+    if not ports:
+        return []
     expression = " or ".join(f"sport = :{port}" for port in ports)
     argv = ("ss", "-Hltnp", expression)
     done = run(*argv)
@@ -167,6 +169,11 @@ def listeners(ports: list[int]) -> list[dict[str, Any]]:
     return found
 
 
+def exists(path: str) -> bool:
+    """Whether the user sees it; Path.exists raises PermissionError before Python 3.12."""
+    return os.path.exists(path)  # noqa: PTH110
+
+
 def main(question: dict[str, Any]) -> None:
     """Print the answer to `question`: keys image, model, paths and ports."""
     model = Path(question["model"])
@@ -190,10 +197,10 @@ def main(question: dict[str, Any]) -> None:
                 "model": {
                     "error": unreadable,
                     "files": files,
-                    "config": (model / "config.json").is_file(),
+                    "config": exists(str(model / "config.json")),
                 },
-                "missing": [path for path in question["paths"] if not Path(path).exists()],
-                "devices": [path for path in question["devices"] if Path(path).exists()],
+                "missing": [path for path in question["paths"] if not exists(path)],
+                "devices": [path for path in question["devices"] if exists(path)],
             }
         )
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosts.containers import MISSING, State, exec_probe, look
-from hosts.diagnosis import diagnose, phase
+from hosts.diagnosis import Cause, diagnose, phase
 from hosts.faults import Fault
 from hosts.operation import Cancellation
 from hosts.ssh import Connection
@@ -143,6 +143,8 @@ class Wait:
     _began: float = field(default_factory=time.monotonic)
     _cancellation: Cancellation = field(default_factory=Cancellation)
     _first: dict[str, int] = field(default_factory=dict)
+    _causes: dict[str, Cause] = field(default_factory=dict)
+    """The last known cause of each container: a crash loop's log is empty right after a start."""
     _suspects: dict[str, str] = field(default_factory=dict)
     _states: dict[str, State] = field(default_factory=dict)
     _shown: tuple[float, str] = (0.0, "")
@@ -192,9 +194,9 @@ class Wait:
         for one, state in zip(self.watched, states, strict=True):
             self._states[one.container] = state
             first = self._first.setdefault(one.container, state.restarts)
-            cause = diagnose(state.log)
-            if cause and any(name in cause.text for name in self.expected):
-                cause = None
+            cause = diagnose(state.log, self.expected)
+            if cause:
+                self._causes[one.container] = cause
             dead = state is MISSING or state.status in ("exited", "dead") or state.restarts - first >= RESTARTS
             # A fatal line of a living container counts when it is still the last word at the next look: a restart
             # may be under way.
@@ -206,13 +208,13 @@ class Wait:
         by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
         if state is MISSING:
             return Fault(one.connection.node, f"the {one.role} container is gone", "run pulumi up again")
-        cause = diagnose(state.error + "\n" + state.log)
+        cause = diagnose(f"{state.error}\n{state.log}") or self._causes.get(one.container)
         fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
         if state.restarts:
             fate += f", restarted {state.restarts} times"
         text = f"{self.name}: the {one.role} container {fate}"
         if cause:
-            return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log)
+            return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log or cause.line)
         return Fault(
             one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
         )

@@ -89,6 +89,11 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
                 "check that the container sees the GPU (nvidia-smi inside it), or correct `gpus` of the node",
             )
             return Verdict(opened=False, text=text, fault=fault)
+    living = [row["address"] for row in reading["nodes"] if row["alive"]]
+    doubled = [str(wanted[address]["name"]) for address in alive if living.count(address) > 1]
+    if doubled:
+        # A killed raylet stays alive in the GCS for 15 s beside its successor, or instead of one.
+        return Verdict(opened=False, text=f"{text}; {', '.join(doubled)} twice, one not yet declared dead")
     missing = [
         f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in wanted if a not in alive
     ]

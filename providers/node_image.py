@@ -80,7 +80,7 @@ def archive_image_id(archive: Path) -> str:
         with tarfile.open(archive) as tar:
             member = tar.extractfile("manifest.json")
             config = Path(json.load(member)[0]["Config"]) if member else Path()
-    except (OSError, KeyError, IndexError, ValueError, tarfile.TarError) as error:
+    except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
         raise Fault(
             "operator", f"image archive {archive}: {error}", "make it with docker save, or correct `image_archive`"
         ) from None

@@ -6,6 +6,7 @@ The cluster serves throughout: a fault found by the survey must leave it alone.
 from __future__ import annotations
 
 import copy
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ def _unknown_key(cluster: dict[str, Any], folder: Path) -> None:
 
 
 def _refused_login(cluster: dict[str, Any], _folder: Path) -> None:
-    cluster["nodes"][1]["ssh"] = "nobody@192.168.200.13"
+    cluster["nodes"][1]["ssh"] = "stranger@192.168.200.13"
 
 
 def _no_model(cluster: dict[str, Any], _folder: Path) -> None:
@@ -85,7 +86,7 @@ def _mount(cluster: dict[str, Any], _folder: Path) -> None:
     [
         pytest.param(_unreachable, ["spark-2: ", "192.168.200.99"], id="unreachable host"),
         pytest.param(_unknown_key, ["spark-2: the host key of 192.168.200.13 is not known"], id="unknown host key"),
-        pytest.param(_refused_login, ["spark-2: 192.168.200.13 refuses the login of nobody@"], id="refused login"),
+        pytest.param(_refused_login, ["spark-2: 192.168.200.13 refuses the login of stranger@"], id="refused login"),
         pytest.param(
             _no_model, ["spark-1: model directory /opt/models/absent", "spark-2: model directory"], id="no model"
         ),
@@ -124,9 +125,10 @@ def test_wrong_settings_are_named_by_their_path(serving: Stack, tmp_path: Path, 
     assert everything() == before
 
 
-def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving: Stack) -> None:
+def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving: Stack, tmp_path: Path) -> None:
     # 10.1.230.180 is the lab's spark-1 here, which the field's ssh configuration does not know.
-    config = ["--config-file", str(ROOT / "Pulumi.spark.yaml")]
+    field = shutil.copy(ROOT / "Pulumi.spark.yaml", tmp_path)  # Pulumi writes to the file it is given
+    config = ["--config-file", str(field)]
     done = serving.pulumi("preview", "--stack", "lab", *config)
     assert done.code != 0
     assert_one_clear_error(done.output, "spark-1: ", "spark-2: ", "ssh aurora@10.1.230.180")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.program.stack import Program
@@ -9,5 +11,6 @@ from tests.program.stack import Program
 
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Program:
-    """The program under mocks."""
+    """The program under mocks, with the event loop that they need."""
+    asyncio.set_event_loop(asyncio.new_event_loop())
     return Program(monkeypatch)

@@ -183,13 +183,13 @@ class Program:
         def program() -> pulumi.Output[Any]:
             stack: Any = pulumi.runtime.get_root_resource()
             stack.outputs.clear()
-            runpy.run_path(str(PROGRAM), run_name="__main__")
+            try:
+                runpy.run_path(str(PROGRAM), run_name="__main__")
+            except SystemExit as end:
+                outcome.exit_code = int(end.code or 0)
             exported: pulumi.Output[dict[str, Any]] = pulumi.Output.from_input(dict(stack.outputs))
             return exported.apply(outcome.outputs.update)
 
-        try:
-            mocks.test(program)()  # type: ignore[no-untyped-call]
-        except SystemExit as end:
-            outcome.exit_code = int(end.code or 0)
+        mocks.test(program)()  # type: ignore[no-untyped-call]
         outcome.resources, outcome.errors = monitor.found, log.errors
         return outcome

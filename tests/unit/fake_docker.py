@@ -19,16 +19,25 @@ last=${@: -1}
 key="$1 $last"
 if [ "$1" = exec ]; then key="exec $3"; fi
 answers="$home/answers/${key//\\//%}"
-case "$*" in
-  "logs "*"--since "*) since=${*#*--since }; if [ -d "$answers ${since%% *}" ]; then answers+=" ${since%% *}"; fi ;;
+words="$*"
+case $words in
+  "logs "*"--since "*) since=${words#*--since }; if [ -d "$answers ${since%% *}" ]; then answers+=" ${since%% *}"; fi ;;
 esac
 if [ ! -d "$answers" ]; then
-  case $1 in inspect|image|logs|exec) echo "Error: No such object: $last" >&2; exit 1 ;; *) exit 0 ;; esac
+  case $1 in inspect|image|logs|exec) ;; *) exit 0 ;; esac
+  echo "Error response from daemon: No such container: $last" >&2
+  exit 1
 fi
-printf x >> "$answers/count"
+case $words in *'{{.State.StartedAt}}'*) started=1 ;; *) printf x >> "$answers/count" ;; esac
 count=$(< "$answers/count")
 n=${#count}
 while [ ! -d "$answers/$n" ]; do n=$((n - 1)); done
+if [ "$started" ]; then  # of the state that was told last
+  text=$(< "$answers/$n/stdout")
+  text=${text#*'"StartedAt":"'}
+  echo "${text%%'"'*}"
+  exit 0
+fi
 show "$answers/$n/stdout"
 show "$answers/$n/stderr" >&2
 if [ -e "$answers/$n/hold" ]; then cat > /dev/null; fi
@@ -46,7 +55,7 @@ def state(
 ) -> dict[str, Any]:
     """What `docker inspect` prints of a container, in the format that hosts.containers asks for."""
     facts = {"Status": status, "ExitCode": code, "StartedAt": started, "Error": error}
-    return says(f"{json.dumps(facts)} {restarts}\n")
+    return says(f"{json.dumps(facts, separators=(',', ':'))} {restarts}\n")
 
 
 def reading(*values: dict[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,6 @@ def test_fatal_line_has_its_cause_and_remedy(log: str, cause: str, remedy: str) 
     assert found.line in log
 
 
-@pytest.mark.xfail(strict=True, reason="the GPU's sign comes first and matches ray.exceptions.OutOfMemoryError")
 def test_ray_memory_monitor_is_not_taken_for_the_gpu() -> None:
     """C14."""
     found = diagnose(RAY_OOM)
@@ -159,7 +158,6 @@ def test_phase_of_recorded_start() -> None:
     assert phase(recorded("ray_start_head_2.53.0.txt")) == "Ray runtime started"
 
 
-@pytest.mark.xfail(strict=True, reason="Ray colours its lines in a container's log as well")
 def test_phase_of_coloured_lines_is_plain_text() -> None:
     coloured = "".join(recorded("ray_start_head_2.53.0.txt").splitlines(keepends=True)[:5])
     assert phase(coloured) == "Local node IP: 192.168.100.10"

@@ -167,7 +167,6 @@ def test_names_of_other_hcas_do_not_make_twins() -> None:
     assert port_hcas(found, "eth0") == ("mlx5_0",)
 
 
-@pytest.mark.xfail(strict=True, reason="NVIDIA's own netplan addresses both twins: that is one cable, not a choice")
 def test_addressed_twins_of_one_cage_are_one_fabric() -> None:
     found = {
         f"spark-{number}": survey(
@@ -186,7 +185,18 @@ def test_addressed_twins_of_one_cage_are_one_fabric() -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="the gate would count one address as two nodes")
+@pytest.mark.xfail(strict=True, reason="networks of both IP versions are compared: TypeError")
+def test_both_ip_versions_on_one_port_are_one_fabric() -> None:
+    found = {
+        f"spark-{number}": survey(
+            number,
+            interfaces=[interface("enp1s0f1np1", f"192.168.200.{11 + number}/24", f"fd00:200::{11 + number}/64")],
+        )
+        for number in (1, 2)
+    }
+    assert [end.address for end in choose(cluster(), found).values()] == ["192.168.200.12", "192.168.200.13"]
+
+
 def test_two_nodes_with_one_address_are_refused() -> None:
     same = survey(1)
     with pytest.raises(Fault):

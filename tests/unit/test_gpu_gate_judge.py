@@ -124,7 +124,6 @@ def test_silent_gcs_is_awaited(error: dict[str, Any]) -> None:
     assert len(verdict.text) <= 160
 
 
-@pytest.mark.xfail(strict=True, reason="a killed raylet stays ALIVE for 15 s beside its successor or its absence")
 def test_two_living_entries_of_one_address_are_not_verified() -> None:
     rows = [row(HEAD, "ALIVE", None), row(WORKER, "ALIVE", None), row(WORKER, "ALIVE", None)]
     assert not judge(EXPECTED, reading(rows)).opened

@@ -142,7 +142,6 @@ def test_port_of_the_other_role_is_no_excuse() -> None:
     assert "port 30000" in only(faults(docker=docker(head), listeners=[listener(30000)])).cause
 
 
-@pytest.mark.xfail(strict=True, reason="an empty container id means `unknown` only when the process is unknown too")
 def test_process_outside_containers_is_foreign_while_our_container_crash_loops_on_its_port() -> None:
     """C19 in a crash loop: serve is `running` for the moment between two refusals of the port."""
     serve = container(SERVE, "serve")

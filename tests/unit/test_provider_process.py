@@ -52,7 +52,11 @@ FAULT = "spark-2: ist aus – „tot“\n  next: switch it on\n  evidence:\n    
 def properties(provider: ResourceProvider, **props: Any) -> Any:
     """Properties with the provider in them, as Pulumi stores it."""
     pickled = base64.b64encode(dill.dumps(provider)).decode()
-    return asyncio.run(rpc.serialize_properties({"__provider": pickled, **props}, {}))
+    loop = asyncio.new_event_loop()  # asyncio.run() would leave the thread without one, which Pulumi's mocks need
+    try:
+        return loop.run_until_complete(rpc.serialize_properties({"__provider": pickled, **props}, {}))
+    finally:
+        loop.close()
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,6 @@ def test_chain_of_jump_hosts_is_a_route() -> None:
     assert [hop.name for hop in found.route(found.head)] == ["a", "b", "c"]
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic's lax mode takes '30000', True and 1.0 for a number")
 @pytest.mark.parametrize(
     "changes",
     [{"port": "30000"}, {"port": True}, {"pipeline_parallel_size": 1.0}, {"ray": {"dashboard": "yes"}}],
@@ -238,17 +237,14 @@ def test_numbers_and_booleans_are_never_taken_from_other_types(changes: dict[str
     assert refusal(**changes)
 
 
-@pytest.mark.xfail(strict=True, reason="ipaddress reads a number as an address: 5 is 0.0.0.5")
 @pytest.mark.parametrize("value", [5, True, 3232286733])
 def test_addresses_are_never_taken_from_numbers(value: object) -> None:
     assert ".fabric: " in refusal(nodes=[node(fabric=value)])
 
 
-@pytest.mark.xfail(strict=True, reason="the route then logs in to a host named `local`")
 def test_jump_through_the_local_machine_is_refused() -> None:
-    assert "local" in refusal(nodes=[node(ssh="local"), node(name="b", ssh="u@b", jump="spark-1")])
+    assert "remove `jump`" in refusal(nodes=[node(ssh="local"), node(name="b", ssh="u@b", jump="spark-1")])
 
 
-@pytest.mark.xfail(strict=True, reason="both get one fabric address, which the GPU gate counts once")
 def test_two_nodes_on_one_host_are_refused() -> None:
-    assert "spark-1" in refusal(nodes=[node(), node(name="spark-2")])
+    assert "aurora@10.1.230.180" in refusal(nodes=[node(), node(name="spark-2")])

@@ -99,7 +99,6 @@ def test_first_jump_of_three_hops_is_reached_with_its_own_options(chain: list[Ho
     )
 
 
-@pytest.mark.xfail(strict=True, reason="the inner [%h]:%p is unescaped too and becomes the last node's address")
 def test_first_jump_of_three_hops_forwards_to_the_second(chain: list[Hop]) -> None:
     found = understood(Connection("c", tuple(chain)).options, "w@fd00::3")
     _, middle = forward(expand(found["proxycommand"], "fd00::3", 23))
@@ -140,7 +139,6 @@ def test_docker_host(hop: Hop, host: str) -> None:
     assert Connection("n", (JUMP, hop)).docker_host == host
 
 
-@pytest.mark.xfail(strict=True, reason="the operator's own name overrides `User` of the ssh configuration's alias")
 def test_docker_leaves_the_user_of_an_alias_to_ssh() -> None:
     assert Connection("n", (Hop("n", "spark-one"),)).docker_host == "ssh://spark-one"
 
@@ -186,12 +184,10 @@ def test_settings_become_a_connection_with_all_hops() -> None:
     assert (connection.node, connection.config_file, connection.connect_timeout) == ("spark-2", "config", 2)
 
 
-@pytest.mark.xfail(strict=True, reason="rounded to 0, which OpenSSH takes for no limit at all")
 def test_connect_deadline_below_half_a_second_is_still_one() -> None:
     found = understood(Connection("n", (JUMP,), connect_timeout=0.4).options, JUMP.destination)
     assert found["connecttimeout"] == "1"
 
 
-@pytest.mark.xfail(strict=True, reason="without IdentitiesOnly all keys of the agent are offered first")
 def test_given_identity_is_the_only_one_offered() -> None:
     assert understood(Connection("n", (TARGET,)).options, TARGET.destination)["identitiesonly"] == "yes"

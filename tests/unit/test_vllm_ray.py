@@ -146,7 +146,6 @@ def test_reserved_names_are_those_the_program_sets(name: str) -> None:
     assert name in environment(cluster(), 0, HEAD)
 
 
-@pytest.mark.xfail(strict=True, reason="an IPv6 address and a port are joined without brackets")
 def test_ipv6_fabric_address_is_bracketed_before_a_port() -> None:
     found, end = cluster(), Fabric("fd00::c", "enp1s0f1np1", (), "test")
     assert "--address=[fd00::c]:6379" in vllm_ray.ray_command(found, found.workers[0], WORKER, end)
