@@ -33,10 +33,10 @@ class State:
 MISSING = State("missing", 0, 0, "", "", "")
 
 INSPECT = """
-state=$(docker inspect --type container --format '{{json .State}} {{.RestartCount}}' "$1") || exit 3
+format='{{.State.StartedAt}} {{.RestartCount}} {{json .State}}'
+state=$(docker inspect --type container --format "$format" "$1") || exit 3
 echo "$state"
-since=$(docker inspect --type container --format '{{.State.StartedAt}}' "$1") || exit 3
-docker logs --since "$since" --tail "$2" "$1" 2>&1
+docker logs --since "${state%% *}" --tail "$2" "$1" 2>&1
 """
 """The log of the last start only: what an earlier one died of must not count against this one."""
 
@@ -48,7 +48,7 @@ def look(connection: Connection, container: str) -> State:
         return MISSING
     first, _, log = done.stdout.partition("\n")
     try:
-        state, _, restarts = first.rpartition(" ")
+        _, restarts, state = first.split(" ", 2)
         facts: dict[str, Any] = json.loads(state)
         return State(
             facts["Status"], facts["ExitCode"], int(restarts), facts["StartedAt"], facts.get("Error") or "", log

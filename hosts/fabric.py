@@ -116,7 +116,8 @@ def _first_twin(networks: list[Network], cluster: Cluster, surveys: Mapping[str,
             cage = frozenset(port_hcas(head, interface.name))
             cages.setdefault(cage, []).append((interface.name, address.network))
     # The twin of PCI domain 0 (enp1…, not enP2p1…) is the one for sockets; lower case sorts behind upper case.
-    return [max(ends)[1] for ends in cages.values()]
+    # Of both IP versions on it, IPv4.
+    return [max(ends, key=lambda end: (end[0], end[1].version == 4))[1] for ends in cages.values()]
 
 
 def _fastest(shared: list[Network], surveys: Mapping[str, Survey]) -> list[Network]:

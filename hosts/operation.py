@@ -7,7 +7,9 @@ import psutil
 PROGRAM = "pulumi-language-python-exec"
 """Script by which every Python language host runs a program."""
 
-OPTIONS_WITH_VALUE = ("-C", "--cwd", "--color", "-v", "--verbose", "--tracing", "--profiling", "--memprofilerate")
+OPTIONS_WITH_VALUE = frozenset(
+    ["-C", "--cwd", "-s", "--stack", "--color", "-v", "--verbose", "--tracing", "--profiling", "--memprofilerate"]
+)
 """Options that may stand before the engine's command, with a value that is not the command."""
 
 

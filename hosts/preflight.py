@@ -19,7 +19,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             facts = surveys[node.name]
             by_hand = Connection.of(cluster, node).by_hand()
             faults += _docker(node, facts, by_hand)
-            faults += _gpus(node, facts, by_hand)
+            faults += _gpus(cluster, node, facts, by_hand)
             faults += _files(cluster, node, facts)
             faults += _containers(node, stack, facts)
             faults += _ports(cluster, stack, node, facts)
@@ -38,8 +38,9 @@ def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
     yield Fault(node.name, error, remedy)
 
 
-def _gpus(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
-    if len(facts.gpus) < node.gpus:
+def _gpus(cluster: Cluster, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    told = any("--num-gpus" in argument for argument in (*cluster.ray.arguments, *node.ray_arguments))
+    if len(facts.gpus) < node.gpus or (len(facts.gpus) > node.gpus and not told):
         yield Fault(
             node.name,
             f"{node.gpus} GPU(s) wanted, nvidia-smi shows {len(facts.gpus)}",

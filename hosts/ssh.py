@@ -7,8 +7,11 @@ a run holds one connection per node however many commands it sends (sshd's MaxSt
 from __future__ import annotations
 
 import hashlib
+import queue
 import shlex
+import shutil
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -168,8 +171,11 @@ class Connection:
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         """Start a command on the node that streams lines; it should end by itself when its input closes."""
+        command = self.command(*argv)
+        if shutil.which(command[0]) is None:
+            raise Fault(self.node, f"no {command[0]} on this machine", f"install {command[0]} and run again")
         return subprocess.Popen(
-            self.command(*argv),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -241,6 +247,20 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
     ),
 )
 """Sign in ssh's output, cause, remedy."""
+
+
+def lines(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
+    """The lines of a started command as they come, then None; a queue can be waited on with a bound, a pipe cannot."""
+    found: queue.Queue[str | None] = queue.Queue()
+
+    def pump() -> None:
+        assert process.stdout  # noqa: S101 - opened as a pipe
+        for line in process.stdout:
+            found.put(line)
+        found.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    return found
 
 
 def _jump(hop: Hop) -> str:

@@ -155,8 +155,8 @@ def listeners(ports: list[int]) -> list[dict[str, Any]]:
         container = ""
         if owner:
             with contextlib.suppress(OSError):
-                match = re.search(r"[0-9a-f]{64}", Path(f"/proc/{owner['pid']}/cgroup").read_text())
-                container = match.group() if match else ""
+                ids = re.findall(r"[0-9a-f]{64}", Path(f"/proc/{owner['pid']}/cgroup").read_text())
+                container = ids[-1] if ids else ""  # the innermost: the node may be a container itself
         found.append(
             {
                 "port": int(port),

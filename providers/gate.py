@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +16,20 @@ from hosts.containers import MISSING, State, exec_probe, look
 from hosts.diagnosis import Cause, diagnose, phase
 from hosts.faults import Fault
 from hosts.operation import Cancellation
-from hosts.ssh import Connection
+from hosts.ssh import Connection, lines
 from providers import progress
 
-LOOK_SECONDS = 2.0
-"""Pause between two looks at the containers."""
+READING_SECONDS = 0.5
+"""Pause between two readings of a probe."""
+LOOK_SECONDS = (1.0, 5.0)
+"""Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the node
+CPU that a loading engine wants."""
 PROGRESS_SECONDS = 5.0
 """A line of progress at least this often."""
+SUSPECT_SECONDS = 10.0
+"""A fatal line of a living container counts after this time: vLLM needs seconds to exit, and a restart may follow."""
+BLIND_SECONDS = 30.0
+"""A node that cannot be asked for this long ends the wait; a shorter gap of ssh does not."""
 RESTARTS = 3
 """Restarts within one wait that make a crash loop. One or two are a recovery: Ray's head came back, serve follows."""
 
@@ -69,18 +75,8 @@ class Verdict:
 def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Queue[str | None]]:
     """Run a probe in a container; its lines arrive in the queue, then None when it has ended."""
     process = exec_probe(watched.connection, watched.container, script, *arguments)
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def pump() -> None:
-        assert process.stdout  # noqa: S101 - opened as a pipe
-        for line in process.stdout:
-            lines.put(line)
-        lines.put(None)
-
-    thread = threading.Thread(target=pump, daemon=True)
-    thread.start()
     try:
-        yield lines
+        yield lines(process)
     finally:
         assert process.stdin  # noqa: S101 - opened as a pipe
         process.stdin.close()  # the probe ends by itself when its input closes
@@ -89,17 +85,16 @@ def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Qu
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        thread.join(2)
 
 
 def read_once(watched: Watched, script: str, *arguments: str, timeout: float) -> Reading:
     """One reading, for refresh; `{"error": …}` where the probe gives none within `timeout` seconds."""
     heard = ""
-    with probing(watched, script, *arguments, "0") as lines:
+    with probing(watched, script, *arguments, "0") as queued:
         end = time.monotonic() + timeout
         while True:
             try:
-                line = lines.get(timeout=max(0.0, end - time.monotonic()))
+                line = queued.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 return {"error": f"no answer within {timeout:.0f} s"}
             if line is None:
@@ -145,20 +140,24 @@ class Wait:
     _first: dict[str, int] = field(default_factory=dict)
     _causes: dict[str, Cause] = field(default_factory=dict)
     """The last known cause of each container: a crash loop's log is empty right after a start."""
-    _suspects: dict[str, str] = field(default_factory=dict)
+    _suspects: dict[str, tuple[Cause | None, float]] = field(default_factory=dict)
+    """The fatal line that a living container shows, and since when."""
+    _seen: float = field(default_factory=time.monotonic)
+    """When all containers could last be looked at."""
     _states: dict[str, State] = field(default_factory=dict)
     _shown: tuple[float, str] = (0.0, "")
 
     def until_open(self) -> Reading:
         """Poll until a reading opens the gate; returns that reading."""
         verdict = Verdict(opened=False, text="no reading yet")
+        next_look, pause = 0.0, LOOK_SECONDS[0]
         while True:
-            with probing(self.probe, self.script, *self.arguments, "0.5") as lines:
-                next_look = 0.0
+            with probing(self.probe, self.script, *self.arguments, str(READING_SECONDS)) as queued:
                 while True:
                     if time.monotonic() >= next_look:
                         self._look()
-                        next_look = time.monotonic() + LOOK_SECONDS
+                        next_look = time.monotonic() + pause
+                        pause = min(1.5 * pause, LOOK_SECONDS[1])
                     if self._cancellation.requested:
                         raise Fault(
                             self.probe.connection.node,
@@ -168,7 +167,7 @@ class Wait:
                     if time.monotonic() - self._began > self.deadline:
                         raise self._late(verdict)
                     try:
-                        line = lines.get(timeout=0.5)
+                        line = queued.get(timeout=READING_SECONDS)
                     except queue.Empty:
                         self._progress(verdict.text)
                         continue
@@ -185,24 +184,31 @@ class Wait:
                         return reading
                     self._progress(verdict.text)
             self._progress(verdict.text)
-            threading.Event().wait(0.5)
+            time.sleep(READING_SECONDS)  # then ask again: the container is not up
 
     def _look(self) -> None:
         """Look at all containers at once; raises Fault when one cannot recover."""
-        with ThreadPoolExecutor(len(self.watched)) as pool:
-            states = list(pool.map(lambda one: look(one.connection, one.container), self.watched))
+        try:
+            with ThreadPoolExecutor(len(self.watched)) as pool:
+                states = list(pool.map(lambda one: look(one.connection, one.container), self.watched))
+        except Fault:
+            if time.monotonic() - self._seen > BLIND_SECONDS:
+                raise
+            return
+        self._seen = time.monotonic()
         for one, state in zip(self.watched, states, strict=True):
             self._states[one.container] = state
             first = self._first.setdefault(one.container, state.restarts)
             cause = diagnose(state.log, self.expected)
+            if not cause:
+                self._suspects.pop(one.container, None)
+            elif self._suspects.get(one.container, (None, 0))[0] != cause:
+                self._suspects[one.container] = (cause, self._seen)
             if cause:
                 self._causes[one.container] = cause
             dead = state is MISSING or state.status in ("exited", "dead") or state.restarts - first >= RESTARTS
-            # A fatal line of a living container counts when it is still the last word at the next look: a restart
-            # may be under way.
-            if dead or (cause and self._suspects.get(one.container) == cause.line):
+            if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
                 raise self._broken(one, state)
-            self._suspects[one.container] = cause.line if cause else ""
 
     def _broken(self, one: Watched, state: State) -> Fault:
         by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import subprocess
 import tarfile
 import time
@@ -14,7 +15,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import Connection, lines
 from providers import progress
 from providers.base import Provider
 
@@ -124,21 +125,26 @@ def pull(connection: Connection, image: str) -> None:
     process = connection.start("docker", "pull", image)
     assert process.stdin and process.stdout  # noqa: S101, PT018 - opened as pipes
     process.stdin.close()
-    lines: list[str] = []
-    shown = began = time.monotonic()
-    for line in process.stdout:
-        lines.append(line)
-        if (now := time.monotonic()) - shown >= PROGRESS_SECONDS:
-            shown = now
-            progress.passing(f"Image of {connection.node}: {line.strip()}")
-        if now - began > PULL_SECONDS:
-            process.kill()
+    heard: list[str] = []
+    queued, began = lines(process), time.monotonic()
+    while True:
+        try:
+            line = queued.get(timeout=PROGRESS_SECONDS)
+        except queue.Empty:  # without a terminal docker is silent while a layer comes
+            if time.monotonic() - began > PULL_SECONDS:
+                process.kill()
+        else:
+            if line is None:
+                break
+            heard.append(line)
+        last = heard[-1].strip() if heard else "waiting for the registry"
+        progress.passing(f"Image of {connection.node}: pulling, {time.monotonic() - began:.0f} s: {last}")
     if process.wait():
         raise Fault(
             connection.node,
             f"image {image} is on no node and cannot be pulled",
             "correct `image`, log in to its registry on the node, or give `image_archive` (docker save)",
-            "".join(lines),
+            "".join(heard),
         )
 
 

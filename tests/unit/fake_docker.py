@@ -28,16 +28,10 @@ if [ ! -d "$answers" ]; then
   echo "Error response from daemon: No such container: $last" >&2
   exit 1
 fi
-case $words in *'{{.State.StartedAt}}'*) started=1 ;; *) printf x >> "$answers/count" ;; esac
+printf x >> "$answers/count"
 count=$(< "$answers/count")
 n=${#count}
 while [ ! -d "$answers/$n" ]; do n=$((n - 1)); done
-if [ "$started" ]; then  # of the state that was told last
-  text=$(< "$answers/$n/stdout")
-  text=${text#*'"StartedAt":"'}
-  echo "${text%%'"'*}"
-  exit 0
-fi
 show "$answers/$n/stdout"
 show "$answers/$n/stderr" >&2
 if [ -e "$answers/$n/hold" ]; then cat > /dev/null; fi
@@ -55,7 +49,7 @@ def state(
 ) -> dict[str, Any]:
     """What `docker inspect` prints of a container, in the format that hosts.containers asks for."""
     facts = {"Status": status, "ExitCode": code, "StartedAt": started, "Error": error}
-    return says(f"{json.dumps(facts, separators=(',', ':'))} {restarts}\n")
+    return says(f"{started} {restarts} {json.dumps(facts)}\n")
 
 
 def reading(*values: dict[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,6 @@ def test_addressed_twins_of_one_cage_are_one_fabric() -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="networks of both IP versions are compared: TypeError")
 def test_both_ip_versions_on_one_port_are_one_fabric() -> None:
     found = {
         f"spark-{number}": survey(

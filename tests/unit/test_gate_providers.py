@@ -44,7 +44,7 @@ VERIFIED = {"state": "verified", "first_token_seconds": 0.12, "tokens_per_second
 @pytest.fixture
 def running(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
     """Both containers run."""
-    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(gate, "LOOK_SECONDS", (0.0, 0.0))
     for one in (HEAD, SERVE):
         docker.answer(f"inspect {one.container}", state())
         docker.answer(f"logs {one.container}", says("INFO: starting\n"))

@@ -70,7 +70,6 @@ def test_value_of_an_option_is_no_operation(tmp_path: Path, words: tuple[str, ..
     assert not destroying_under(tmp_path, *words)
 
 
-@pytest.mark.xfail(strict=True, reason="the stack's name is taken for the operation")
 def test_destroy_is_seen_behind_the_option_that_names_the_stack(tmp_path: Path) -> None:
     program = tmp_path / "pulumi"
     program.symlink_to("/bin/bash")  # which reads what to do from its input with -s, as an engine does not

@@ -75,7 +75,8 @@ class Case:
 
 @pytest.fixture
 def case(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(gate, "LOOK_SECONDS", 0.0)  # one look at the containers for each line of the probe
+    monkeypatch.setattr(gate, "LOOK_SECONDS", (0.0, 0.0))  # one look at the containers for each line of the probe
+    monkeypatch.setattr(gate, "SUSPECT_SECONDS", 0.001)  # the next look is always later
     return Case(docker)
 
 
@@ -173,7 +174,7 @@ def test_one_or_two_restarts_are_waited_out(case: Case, restarts: int) -> None:
     assert case.wait() == {"go": 1}
 
 
-def test_fatal_line_of_a_living_container_counts_at_the_second_look(case: Case) -> None:
+def test_fatal_line_of_a_living_container_counts_when_the_next_look_still_shows_it(case: Case) -> None:
     case.logs(FATAL)
     fault = case.fault()
     assert fault.cause == "Test gate: the serve container is running: Ray has no free GPU on the head"
@@ -253,7 +254,7 @@ def test_progress_says_what_is_awaited_how_long_and_the_phase(case: Case, monkey
 
 
 def test_progress_is_not_repeated_for_every_reading(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "LOOK_SECONDS", 3600.0)
+    monkeypatch.setattr(gate, "LOOK_SECONDS", (3600.0, 3600.0))
     monkeypatch.setattr(gate, "PROGRESS_SECONDS", 3600.0)
     case.readings(*({"say": "same"} for _ in range(50)), {"go": 1})
     case.wait(deadline=3600)
