@@ -1,11 +1,8 @@
-"""What the engine that runs this process is doing: Pulumi tells neither its programs nor its dynamic providers."""
+"""Which operation of the engine runs this program: Pulumi does not tell it."""
 
 from __future__ import annotations
 
 import psutil
-
-PROGRAM = "pulumi-language-python-exec"
-"""Script by which every Python language host runs a program."""
 
 OPTIONS_WITH_VALUE = frozenset(
     ["-C", "--cwd", "-s", "--stack", "--color", "-v", "--verbose", "--tracing", "--profiling", "--memprofilerate"]
@@ -27,32 +24,6 @@ def destroying() -> bool:
         elif not word.startswith("-"):
             return word in ("destroy", "down", "dn")
     return False
-
-
-class Cancellation:
-    """Notices that the user interrupted the operation (Ctrl-C once) while a dynamic provider works.
-
-    The engine then asks all plugins to cancel, which the plugin of dynamic providers ignores, and has the language host
-    end the program, which otherwise lives until its last resource is registered. So the program's end is the sign.
-    """
-
-    def __init__(self) -> None:
-        engine = _engine()
-        try:
-            children = engine.children(recursive=True) if engine else []
-        except psutil.Error:
-            children = []
-        self._program = next((child for child in children if any(PROGRAM in word for word in _line(child))), None)
-
-    @property
-    def requested(self) -> bool:
-        """True from the interrupt on; never where no program runs."""
-        if self._program is None:
-            return False
-        try:
-            return not self._program.is_running() or self._program.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
 
 
 def _engine() -> psutil.Process | None:

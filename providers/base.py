@@ -1,15 +1,15 @@
-"""What all dynamic providers share: plain errors, explicit diffs, nothing secret in the pickled provider."""
+"""What all dynamic providers share: explicit diffs, nothing secret in the pickled provider."""
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pulumi.dynamic import DiffResult, ResourceProvider
 
-from hosts.faults import Fault, Faults
+from providers import plugin
+
+plugin.mend()
 
 
 class Provider(ResourceProvider):
@@ -31,17 +31,3 @@ class Provider(ResourceProvider):
         replaces = [key for key in self.identity if _olds.get(key) != _news.get(key)]
         changes = bool(replaces) or any(_olds.get(key) != _news.get(key) for key in self.compared)
         return DiffResult(changes=changes, replaces=replaces, delete_before_replace=True)
-
-
-class _Traceback:
-    """Stands for the module traceback in Pulumi's plugin process: a fault of a host is its message, nothing else."""
-
-    @staticmethod
-    def format_exc() -> str:
-        error = sys.exc_info()[1]
-        return str(error) if isinstance(error, Fault | Faults) else traceback.format_exc()
-
-
-_main = sys.modules.get("__main__")
-if hasattr(_main, "DynamicResourceProviderServicer"):  # pulumi.dynamic.__main__ answers errors by format_exc()
-    _main.traceback = _Traceback  # type: ignore[union-attr]

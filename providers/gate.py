@@ -15,9 +15,9 @@ from typing import Any
 from hosts.containers import MISSING, State, exec_probe, look
 from hosts.diagnosis import Cause, diagnose, phase
 from hosts.faults import Fault
-from hosts.operation import Cancellation
 from hosts.ssh import Connection, lines
 from providers import progress
+from providers.plugin import CANCELLED
 
 READING_SECONDS = 0.5
 """Pause between two readings of a probe."""
@@ -136,7 +136,6 @@ class Wait:
     passing: Callable[[str], None] = progress.passing
     lasting: Callable[[str], None] = progress.lasting
     _began: float = field(default_factory=time.monotonic)
-    _cancellation: Cancellation = field(default_factory=Cancellation)
     _first: dict[str, int] = field(default_factory=dict)
     _causes: dict[str, Cause] = field(default_factory=dict)
     """The last known cause of each container: a crash loop's log is empty right after a start."""
@@ -158,7 +157,7 @@ class Wait:
                         self._look()
                         next_look = time.monotonic() + pause
                         pause = min(1.5 * pause, LOOK_SECONDS[1])
-                    if self._cancellation.requested:
+                    if CANCELLED.is_set():
                         raise Fault(
                             self.probe.connection.node,
                             f"{self.name}: interrupted; last reading: {verdict.text}",

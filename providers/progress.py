@@ -8,6 +8,8 @@ from functools import cache
 import grpc  # type: ignore[import-untyped]
 from pulumi.runtime.proto import engine_pb2, engine_pb2_grpc
 
+from providers import plugin
+
 
 def passing(text: str) -> None:
     """Show where things stand; the next one takes its place, and no summary repeats it."""
@@ -30,6 +32,6 @@ def lasting(text: str) -> None:
 @cache
 def _engine() -> engine_pb2_grpc.EngineStub | None:
     """The engine that started this plugin process; its address is the plugin's only argument."""
-    if not hasattr(sys.modules.get("__main__"), "DynamicResourceProviderServicer") or len(sys.argv) < 2:
+    if plugin.process() is None or len(sys.argv) < 2:
         return None
     return engine_pb2_grpc.EngineStub(grpc.insecure_channel(sys.argv[-1]))

@@ -9,28 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hosts.operation import PROGRAM, Cancellation
-
 ASK = "from hosts.operation import destroying; print(destroying())"
-PROVIDER = (
-    "from hosts.operation import Cancellation; one = Cancellation(); print(one.requested, flush=True); "
-    "input(); print(one.requested)"
-)
 ENGINE = f"""
 import subprocess, sys
 host = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
 subprocess.run([{sys.executable!r}, "-c", host, {ASK!r}], check=True)
-"""
-WATCHED_ENGINE = f"""
-import subprocess
-def start(*words):
-    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    return subprocess.Popen([{sys.executable!r}, "-c", *words], **pipes)
-program = start("input()", "/opt/{PROGRAM}")
-provider = start({PROVIDER!r})
-print(provider.stdout.readline().strip())
-program.communicate("end\\n")
-print(provider.communicate("look again\\n")[0].strip())
 """
 
 
@@ -81,11 +64,3 @@ def test_destroy_is_seen_behind_the_option_that_names_the_stack(tmp_path: Path) 
         check=True,
     )
     assert done.stdout == "True\n"
-
-
-def test_no_interrupt_is_seen_where_no_engine_runs() -> None:
-    assert not Cancellation().requested
-
-
-def test_end_of_the_program_is_the_interrupt(tmp_path: Path) -> None:
-    assert run_engine(tmp_path, WATCHED_ENGINE, "up") == ["False", "True"]

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dill  # type: ignore[import-untyped]
 import grpc  # type: ignore[import-untyped]
 import pytest
+from google.protobuf import empty_pb2  # type: ignore[import-untyped]
 from pulumi.dynamic import ResourceProvider
 from pulumi.runtime import rpc
 from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
@@ -45,6 +47,15 @@ class Failing(Provider):
             except KeyError:
                 raise faults[0]
         return {}["a programming error"]
+
+
+class Waiting(Provider):
+    def create(self, props):
+        from providers.plugin import CANCELLED
+
+        print("waiting", flush=True)
+        CANCELLED.wait()
+        raise Fault("spark-1", "interrupted", "run it again")
 '''
 FAULT = "spark-2: ist aus – „tot“\n  next: switch it on\n  evidence:\n    raw output"
 
@@ -63,6 +74,13 @@ def properties(provider: ResourceProvider, **props: Any) -> Any:
 def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The plugin process of dynamic providers, with a module of failing providers, and a client for it."""
     home = tmp_path_factory.mktemp("plugin")
+    with started(home) as (_, client):
+        yield client
+
+
+@contextmanager
+def started(home: Path) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+    """A plugin process of its own, and a client for it."""
     (home / "failing.py").write_text(FAILING)
     with subprocess.Popen(
         [sys.executable, "-u", "-m", "pulumi.dynamic", "127.0.0.1:1"],
@@ -74,7 +92,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         assert process.stdout
         port = int(process.stdout.readline())
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield provider_pb2_grpc.ResourceProviderStub(channel)
+            yield process, provider_pb2_grpc.ResourceProviderStub(channel)
         process.kill()
 
 
@@ -111,6 +129,17 @@ def test_programming_error_keeps_its_traceback(failing: Callable[[str], str]) ->
     assert text.startswith("Traceback (most recent call last):")
     assert "KeyError: 'a programming error'" in text
     assert "failing.py" in text
+
+
+@pytest.mark.usefixtures("failing")  # the module that the properties are made from
+def test_cancel_ends_what_waits(tmp_path: Path) -> None:
+    waiting = properties(__import__("failing").Waiting())
+    with started(tmp_path) as (process, client):
+        answer = client.Create.future(provider_pb2.CreateRequest(properties=waiting), timeout=30)
+        assert process.stdout
+        assert process.stdout.readline() == "waiting\n"
+        client.Cancel(empty_pb2.Empty(), timeout=30)
+        assert answer.exception().details() == "spark-1: interrupted\n  next: run it again"
 
 
 def test_fault_of_a_real_provider_reaches_the_engine(plugin: Any) -> None:

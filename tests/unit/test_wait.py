@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import pytest
 
 from hosts.faults import Fault
-from hosts.operation import Cancellation
 from hosts.ssh import Connection
 from providers import gate
 from providers.gate import Reading, Verdict, Wait, Watched, read_once
@@ -232,7 +232,9 @@ def test_deadline_names_the_setting_the_last_reading_and_every_container(case: C
 
 
 def test_interrupt_by_the_user_ends_the_wait(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cancellation, "requested", True)
+    cancelled = threading.Event()
+    cancelled.set()
+    monkeypatch.setattr(gate, "CANCELLED", cancelled)
     assert case.fault().cause == "Test gate: interrupted; last reading: no reading yet"
 
 
