@@ -9,9 +9,10 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +48,10 @@ class Samples:
         """Take the seconds that the block takes."""
         began = time.monotonic()
         yield
+        self.since(name, began)
+
+    def since(self, name: str, began: float) -> None:
+        """Take the seconds since a reading of the monotonic clock."""
         self.take(name, time.monotonic() - began)
 
     def take(self, name: str, value: float) -> None:
@@ -66,19 +71,18 @@ class Samples:
         return table
 
 
-def pulumi(*arguments: str) -> float | None:
-    """Run a pulumi command on the stack; the time at which its GPU gate opened, if it did."""
+def pulumi(*arguments: str, told: Mapping[str, Callable[[], None]] | None = None) -> None:
+    """Run a pulumi command on the stack; call what is to be done as soon as its output has a text."""
     command = ["pulumi", *arguments, "--stack", STACK, "--non-interactive", "--color", "never"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    opened, lines = None, []
+    waiting, lines = dict(told or {}), []
     assert process.stdout  # noqa: S101 - opened as a pipe
     for line in process.stdout:
         lines.append(line)
-        if opened is None and "GPU gate" in line and "verified" in line:
-            opened = time.time()
+        for text in [text for text in waiting if text in line]:
+            waiting.pop(text)()
     if process.wait():
         raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-30:])}")
-    return opened
 
 
 def floor(action: str) -> None:
@@ -117,16 +121,14 @@ def peak_memory(samples: Samples) -> Iterator[None]:
         samples.take("peak memory of the machine, GiB", max(most))
 
 
-def head_readings(samples: Samples, opened: float | None) -> None:
-    """How long after the head container's start the GPUs were verified, and what Ray's head weighs."""
-    settings = cluster()
-    head = Connection.of(settings, settings.head)
+def head_readings(samples: Samples, head: Connection) -> None:
+    """At the GPU gate: how long after the head container's start it opened, and what Ray's head weighs then."""
+    opened = time.time()
     role = "label=dgx-spark-cluster.role=ray-head"
     found = head.run("docker", "ps", "-q", "--filter", role, check=True).stdout.strip()
     started = head.run("docker", "inspect", "--format", "{{.State.StartedAt}}", found, check=True).stdout.strip()
     began = datetime.fromisoformat(started[:26] + "+00:00").timestamp()
-    if opened:
-        samples.take("GPUs verified after the head container's start, s", opened - began)
+    samples.take("GPUs verified after the head container's start, s", opened - began)
     memory = head.run("sh", "-c", PSS, "sh", found, check=True).stdout
     samples.take("Ray head, MiB (PSS)", float(memory) / MIB)
 
@@ -142,6 +144,8 @@ def main(
     console.print("warming up: images, compile caches")
     pulumi("up", "--yes", "--skip-preview")
     pulumi("destroy", "--yes", "--skip-preview")
+    settings = cluster()
+    head = Connection.of(settings, settings.head)
     ratios: dict[str, list[float]] = defaultdict(list)
     for run in range(starts):
         console.print(f"start {run + 1} of {starts}")
@@ -149,9 +153,13 @@ def main(
             floor("up")
         with samples.timed("floor: stop, s"):
             floor("down")
-        with peak_memory(samples), samples.timed("up to first completion, s"):
-            opened = pulumi("up", "--yes", "--skip-preview")
-        head_readings(samples, opened)
+        first = partial(samples.since, "up to first completion, s", time.monotonic())
+        told: dict[str, Callable[[], None]] = {
+            "2 of 2 GPUs on 2 of 2 nodes verified": partial(head_readings, samples, head),
+            "first completion; measuring": first,
+        }
+        with peak_memory(samples), samples.timed("up to its end, s"):
+            pulumi("up", "--yes", "--skip-preview", told=told)
         if run == starts - 1:
             for _ in range(repeats):
                 with samples.timed("no-op up, s"):

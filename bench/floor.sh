@@ -24,7 +24,10 @@ run() { # NAME ADDRESS COMMAND… : the docker command of one container
     --entrypoint "$1" $image "${@:2}"
 }
 
+since() { bc <<<"$EPOCHREALTIME - $began"; }
+
 up() {
+  local began=$EPOCHREALTIME
   local ray=(ray start --block --object-store-memory=200000000 --disable-usage-stats --num-gpus=1 --num-cpus=2)
   on_head "$(run head $head "${ray[@]}" --head --port=6379 --include-dashboard=false --node-ip-address=$head)" >/dev/null &
   on_worker "$(run worker $worker "${ray[@]}" --address=$head:6379 --node-ip-address=$worker)" >/dev/null &
@@ -42,7 +45,7 @@ while True:
         pass
     time.sleep(0.25)
 PROBE
-  echo "GPUs verified"
+  echo "GPUs verified after $(since)"
   on_head "$(run serve $head vllm serve /opt/models/tiny-qwen3 --served-model-name=tiny --host=0.0.0.0 --port=30000 \
     --tensor-parallel-size=2 --distributed-executor-backend=ray --enforce-eager --max-model-len=256 \
     --dtype=bfloat16)" >/dev/null
@@ -50,6 +53,7 @@ PROBE
     -d "'{\"model\":\"tiny\",\"prompt\":\"Hello\",\"max_tokens\":1}'" >/dev/null; do
     sleep 0.25
   done
+  echo "first completion after $(since)"
 }
 
 down() {

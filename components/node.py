@@ -79,8 +79,10 @@ class Node(pulumi.ComponentResource):
         return pulumi.ResourceOptions(provider=self.docker, deleted_with=self.host, depends_on=[self.host])
 
     def _claim(self, args: pulumi.ResourceHookArgs) -> None:
-        """Before a container is created: free its name."""
-        claim(self.connection, str((args.new_inputs or {})["name"]), self.args.stack)
+        """Before a container is created: free its name, if the survey saw it taken a moment ago."""
+        name = str((args.new_inputs or {})["name"])
+        if any(container.name == name for container in self.args.facts.docker.containers):
+            claim(self.connection, name, self.args.stack)
 
     def _volume(self, role: str, path: str) -> docker.ContainerVolumeArgs:
         volume = docker.Volume(

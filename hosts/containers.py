@@ -86,12 +86,14 @@ def claim(connection: Connection, name: str, stack: str) -> None:
 
 
 REMOVE = """
-for kind in serve ray-worker ray-head; do
-  ids=$(docker ps -aq --filter "$1" --filter "label=$3.role=$kind") || exit 1
-  [ -z "$ids" ] || docker stop -t "$2" $ids >/dev/null || exit 1
-done
 ids=$(docker ps -aq --filter "$1") || exit 1
-[ -z "$ids" ] || docker rm -f $ids >/dev/null || exit 1
+if [ -n "$ids" ]; then
+  for kind in serve ray-worker ray-head; do
+    some=$(docker ps -q --filter "$1" --filter "label=$3.role=$kind") || exit 1
+    [ -z "$some" ] || docker stop -t "$2" $some >/dev/null || exit 1
+  done
+  docker rm -f $ids >/dev/null || exit 1
+fi
 ids=$(docker volume ls -q --filter "$1") || exit 1
 [ -z "$ids" ] || docker volume rm $ids >/dev/null || exit 1
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import queue
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -79,12 +78,9 @@ def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Qu
         yield lines(process)
     finally:
         assert process.stdin  # noqa: S101 - opened as a pipe
-        process.stdin.close()  # the probe ends by itself when its input closes
-        try:
-            process.wait(2)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        # Without its reader the probe's input closes, and it ends by itself.
+        process.kill()
+        process.wait()
 
 
 def read_once(watched: Watched, script: str, *arguments: str, timeout: float) -> Reading:

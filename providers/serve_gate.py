@@ -51,13 +51,15 @@ class ServeGateProvider(Provider):
 
 
 def judge(reading: Reading) -> Verdict:
-    """What a reading of the API means: `state` refused, asked, failing or verified; or `error`."""
+    """What a reading of the API means: `state` refused, asked, completed, failing or verified; or `error`."""
     state = reading.get("state")
     if state == "verified":
         return Verdict(opened=True, text="a completion came back")
     if state == "refused":
         # vLLM binds its port at once and listens only when it has loaded: loading and dead look the same here.
         return Verdict(opened=False, text="loading (the port refuses connections)")
+    if state == "completed":
+        return Verdict(opened=False, text="first completion; measuring another")
     if state == "asked":
         return Verdict(opened=False, text="loaded; waiting for the first completion")
     return Verdict(opened=False, text=f"completion fails: {reading.get('error', 'no reading')}"[:300])

@@ -62,6 +62,7 @@ def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]
         ask(url, model, 1, limit)
         reading: dict[str, Any] = {"state": "verified"}
         if measure:  # a second one: the first compiles lazily and would be measured with it
+            print(json.dumps({"state": "completed"}), flush=True)
             first, total, tokens = ask(url, model, 16, limit)
             rate = (tokens - 1) / max(total - first, 1e-6)
             reading |= {"first_token_seconds": round(first, 3), "tokens_per_second": round(rate, 1)}
