@@ -32,18 +32,18 @@ class State:
 
 MISSING = State("missing", 0, 0, "", "", "")
 
+FORMAT = "{{.State.StartedAt}} {{.RestartCount}} {{json .State}}"
 INSPECT = """
-format='{{.State.StartedAt}} {{.RestartCount}} {{json .State}}'
-state=$(docker inspect --type container --format "$format" "$1") || exit 3
+state=$(docker inspect --type container --format "$3" "$1") || exit 3
 echo "$state"
-docker logs --since "${state%% *}" --tail "$2" "$1" 2>&1
+[ "$2" = 0 ] || docker logs --since "${state%% *}" --tail "$2" "$1" 2>&1
 """
 """The log of the last start only: what an earlier one died of must not count against this one."""
 
 
-def look(connection: Connection, container: str) -> State:
+def look(connection: Connection, container: str, log_lines: int = LOG_LINES) -> State:
     """State and log's end of a container; raises Fault when the node cannot be asked."""
-    done = connection.run("sh", "-c", INSPECT, "sh", container, str(LOG_LINES), timeout=30)
+    done = connection.run("sh", "-c", INSPECT, "sh", container, str(log_lines), FORMAT, timeout=30)
     if done.returncode == 3 and "No such container" in done.stderr:
         return MISSING
     first, _, log = done.stdout.partition("\n")

@@ -6,7 +6,7 @@ import json
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from hosts.ssh import Connection, lines
 from providers import progress
 from providers.plugin import CANCELLED
 
-READING_SECONDS = 0.5
+READING_SECONDS = 0.25
 """Pause between two readings of a probe."""
 LOOK_SECONDS = (1.0, 5.0)
 """Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the node
@@ -83,22 +83,35 @@ def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Qu
         process.wait()
 
 
-def read_once(watched: Watched, script: str, *arguments: str, timeout: float) -> Reading:
-    """One reading, for refresh; `{"error": …}` where the probe gives none within `timeout` seconds."""
-    heard = ""
-    with probing(watched, script, *arguments, "0") as queued:
-        end = time.monotonic() + timeout
-        while True:
-            try:
-                line = queued.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                return {"error": f"no answer within {timeout:.0f} s"}
-            if line is None:
-                return {"error": heard.strip()[-300:] or "the probe ended without a reading"}
-            reading = parse(line)
-            if reading is not None:
-                return reading
-            heard += line
+def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout: float) -> Reading:
+    """One reading, for refresh, by a probe in the first container.
+
+    `{"error": …}` as soon as one of the containers does not run, as Ray and vLLM notice a death late (15 s for a killed
+    raylet), or where the probe gives no reading within `timeout` seconds.
+    """
+    with ThreadPoolExecutor(len(watched) + 1) as pool, probing(watched[0], script, *arguments, "0") as queued:
+        states = {pool.submit(look, one.connection, one.container, 0): one for one in watched}
+        probe = pool.submit(_first_reading, queued, timeout)
+        waiting: list[Future[Any]] = [probe, *states]
+        for done in as_completed(waiting):
+            if done is not probe and done.result().status != "running":
+                return {"error": f"{states[done].label} is {done.result().status}"}
+        return probe.result()
+
+
+def _first_reading(queued: queue.Queue[str | None], timeout: float) -> Reading:
+    heard, end = "", time.monotonic() + timeout
+    while True:
+        try:
+            line = queued.get(timeout=max(0.0, end - time.monotonic()))
+        except queue.Empty:
+            return {"error": f"no answer within {timeout:.0f} s"}
+        if line is None:
+            return {"error": heard.strip()[-300:] or "the probe ended without a reading"}
+        reading = parse(line)
+        if reading is not None:
+            return reading
+        heard += line
 
 
 def parse(line: str) -> Reading | None:

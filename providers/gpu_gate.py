@@ -33,7 +33,7 @@ class GpuGateProvider(Provider):
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
         """The gate as it stands, or gone."""
         watched = [Watched.load(one) for one in props["watched"]]
-        reading = read_once(watched[0], GPUS, str(props["address"]), timeout=READ_SECONDS)
+        reading = read_once(watched, GPUS, str(props["address"]), timeout=READ_SECONDS)
         opened = judge(props["nodes"], reading).opened
         return ReadResult(id_, dict(props)) if opened else ReadResult("", {})
 

@@ -28,10 +28,10 @@ class ServeGateProvider(Provider):
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
         """One completion of one token now, or gone."""
-        serve = Watched.load(props["watched"][0])
+        watched = [Watched.load(one) for one in props["watched"]]
         limit = float(props["probe"])
         arguments = (str(props["url"]), str(props["model"]), str(limit))
-        reading = read_once(serve, COMPLETION, *arguments, timeout=limit + 5)
+        reading = read_once(watched, COMPLETION, *arguments, timeout=limit + 5)
         return ReadResult(id_, dict(props)) if judge(reading).opened else ReadResult("", {})
 
     def _wait(self, props: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -92,6 +93,27 @@ class Stack:
             check=False,
         )
         return Result(done.returncode, done.stdout)
+
+    def interrupted(self, *arguments: str, at: str) -> Result:
+        """Run a pulumi command and press Ctrl-C once when its output has a text."""
+        with subprocess.Popen(
+            ["pulumi", *arguments, "--non-interactive", "--color", "never"],
+            cwd=ROOT,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            assert process.stdout
+            output = ""
+            for line in process.stdout:
+                output += line
+                if at in line:
+                    process.send_signal(signal.SIGINT)
+                    break
+            output += process.communicate(timeout=300)[0]
+        return Result(process.returncode, output)
 
     def configured(self, cluster: Mapping[str, Any]) -> list[str]:
         """Arguments that make a command use other settings."""

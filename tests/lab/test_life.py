@@ -17,8 +17,19 @@ def complete(endpoint: str, model: str) -> int:
     return int(answer.json()["usage"]["completion_tokens"])
 
 
-def test_up_ends_with_a_completion(stack: Stack) -> None:
+def test_interrupt_ends_a_wait_with_a_clear_word(stack: Stack) -> None:
+    done = stack.interrupted("up", "--stack", "lab", "--yes", "--skip-preview", at="Serve gate: loading")
+    assert done.code != 0
+    assert "Serve gate: interrupted; last reading: loading" in done.output
+    assert "run pulumi up again: it goes on from here" in done.output
+    assert "Traceback" not in done.output
+    assert set(ours("spark-1")) == {"ray-head", "serve"}
+
+
+def test_next_up_goes_on_and_ends_with_a_completion(stack: Stack) -> None:
+    before = ours("spark-1"), ours("spark-2")
     done = stack.up("--policy-pack", "policies")
+    assert (ours("spark-1"), ours("spark-2")) == before
     assert done.code == 0, done.output
     outputs = stack.outputs()
     assert outputs["endpoint"] == "http://10.1.230.180:30000/v1"

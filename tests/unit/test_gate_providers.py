@@ -55,7 +55,7 @@ def test_gpu_gate_is_created_with_ray_version_when_all_gpus_are_there(running: F
     running.answer(f"exec {HEAD.container}", reading({"error": "not yet"}, DEAD, ALIVE))
     found = GpuGateProvider().create(GPUS)
     assert (found.id, found.outs) == (f"gpus@{ADDRESS}:6379", {**GPUS, "ray": "2.53.0"})
-    assert running.called("exec")[0][-2:] == [f"{ADDRESS}:6379", "0.5"]
+    assert running.called("exec")[0][-2:] == [f"{ADDRESS}:6379", "0.25"]
 
 
 def test_gpu_gate_does_not_exist_where_ray_head_died(running: FakeDocker) -> None:
@@ -83,7 +83,7 @@ def test_serve_gate_is_created_with_its_measurement(running: FakeDocker) -> None
     running.answer(f"exec {SERVE.container}", reading({"state": "refused"}, {"state": "asked"}, VERIFIED))
     found = ServeGateProvider().create(SERVING)
     assert found.outs == {**SERVING, "first_token_seconds": 0.12, "tokens_per_second": 27.1}
-    assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "20.0", "0.5"]
+    assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "20.0", "0.25"]
 
 
 def test_serve_gate_fails_early_when_a_ray_container_dies(running: FakeDocker) -> None:
@@ -109,12 +109,22 @@ def test_serve_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[st
     assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "5.0", "0"]
 
 
+@pytest.mark.parametrize("status", ["exited", "restarting", "paused"])
+def test_gates_are_gone_while_a_watched_container_does_not_run(running: FakeDocker, status: str) -> None:
+    """Ray takes 15 s to notice a killed raylet: until then its own word would do."""
+    running.answer(f"exec {SERVE.container}", reading(VERIFIED))
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    running.answer(f"inspect {HEAD.container}", state(status))
+    assert ServeGateProvider().read("x", SERVING).id == ""
+    assert GpuGateProvider().read("x", GPUS).id == ""
+
+
 def test_refresh_changes_nothing_on_the_node(running: FakeDocker) -> None:
     running.answer(f"exec {SERVE.container}", reading(VERIFIED))
     running.answer(f"exec {HEAD.container}", reading(ALIVE))
     ServeGateProvider().read("x", SERVING)
     GpuGateProvider().read("x", GPUS)
-    assert {call[0] for call in running.calls} == {"exec"}
+    assert {call[0] for call in running.calls} == {"exec", "inspect"}
 
 
 def test_gates_follow_the_containers_they_watch() -> None:

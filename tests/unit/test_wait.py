@@ -91,7 +91,7 @@ def test_probe_runs_inside_the_container_with_its_arguments(case: Case) -> None:
     case.readings({"go": 1})
     case.wait()
     assert case.docker.called("exec") == [
-        ["exec", "-i", SERVE.container, "python3", "-u", "-c", "import this", "an argument", "0.5"]
+        ["exec", "-i", SERVE.container, "python3", "-u", "-c", "import this", "an argument", "0.25"]
     ]
 
 
@@ -274,9 +274,10 @@ def test_progress_is_not_repeated_for_every_reading(case: Case, monkeypatch: pyt
     ],
 )
 def test_reading_for_a_refresh_is_bounded(docker: FakeDocker, answer: dict[str, Any], wanted: Reading) -> None:
+    docker.answer(f"inspect {SERVE.container}", state())
     docker.answer(f"exec {SERVE.container}", answer)
     assert (
-        read_once(SERVE, "import this", "x", timeout=0.6 if answer["hold"] and not answer["stdout"] else 30) == wanted
+        read_once([SERVE], "import this", "x", timeout=0.6 if answer["hold"] and not answer["stdout"] else 30) == wanted
     )
     assert docker.called("exec")[0][-2:] == ["x", "0"]
 
