@@ -77,9 +77,7 @@ def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Qu
     try:
         yield lines(process)
     finally:
-        assert process.stdin  # noqa: S101 - opened as a pipe
-        # Without its reader the probe's input closes, and it ends by itself.
-        process.kill()
+        process.kill()  # the probe's input closes with its reader, and it ends by itself
         process.wait()
 
 
