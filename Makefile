@@ -2,11 +2,11 @@
 STACK ?= lab
 PY := .venv/bin/python
 RUN := . ./env.sh &&
-CHECKED := settings.py ask.py __main__.py hosts engines providers components policies lab toolchain bench tests
+CHECKED := ask.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
 SHELL := /bin/bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help venv toolchain lab up preview down status ask test test-fast lint format bench clean
+.PHONY: help venv toolchain lab up preview down status ask test test-fast lint format schema bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -67,6 +67,9 @@ lint: venv ## ruff and mypy
 format: venv ## Format and fix
 	.venv/bin/ruff check --fix $(CHECKED)
 	.venv/bin/ruff format $(CHECKED)
+
+schema: venv ## JSON schema for editors and docs/settings.md, from the settings
+	$(PY) -m settings
 
 bench: ready ## Measure against a plain script, on the lab
 	$(RUN) python -m bench

@@ -11,7 +11,7 @@ from hosts.faults import Fault, Faults
 from hosts.operation import destroying
 from hosts.preflight import check
 from hosts.survey import survey_all
-from settings import SettingsError, parse
+from settings import SettingsError, parse, parse_secrets
 
 REPORTED = 32
 """Exit code by which a language host knows that the user has been told: no message of its own follows."""
@@ -33,10 +33,11 @@ def main() -> None:
             if faults:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
+        key, secrets = read_secrets(config)
         faults += check(settings, stack, surveys)
         if faults:
             raise Faults(faults)
-        cluster = Cluster(ClusterArgs(stack, settings, surveys, config.get_secret("apiKey")))
+        cluster = Cluster(ClusterArgs(stack, settings, surveys, key, secrets))
     except (SettingsError, Fault, Faults) as error:
         pulumi.log.error(str(error))
         sys.exit(REPORTED)
@@ -50,6 +51,23 @@ def read(config: pulumi.Config) -> object:
         return config.get_object("cluster")
     except pulumi.ConfigTypeError:
         return None
+
+
+def read_secrets(config: pulumi.Config) -> tuple[pulumi.Output[str] | None, pulumi.Output[dict[str, str]] | None]:
+    """API key and secret environment; SettingsError where one of them is no secret or makes no sense."""
+    for name, where in ("apiKey", "apiKey"), ("secretEnvironment", "--path secretEnvironment.NAME"):
+        key = config.full_key(name)
+        if config.get(name) is not None and not pulumi.runtime.is_config_secret(key):
+            raise SettingsError(
+                f"{key}: stands in the stack's file as plain text: pulumi config rm {name}, choose a new value, then "
+                f"pulumi config set --secret {where}"
+            )
+    try:
+        environment = config.get_object("secretEnvironment")
+    except pulumi.ConfigTypeError:
+        environment = "no mapping"
+    secrets = None if environment is None else pulumi.Output.secret(parse_secrets(environment))
+    return config.get_secret("apiKey"), secrets
 
 
 main()

@@ -23,12 +23,14 @@ from settings import Cluster as Settings
 
 @dataclass(frozen=True)
 class ClusterArgs:
-    """Settings, the facts of every node, and the API key if there is one."""
+    """Settings, the facts of every node, and the secrets if there are any."""
 
     stack: str
     settings: Settings
     surveys: Mapping[str, Survey]
     api_key: pulumi.Output[str] | None
+    secrets: pulumi.Output[dict[str, str]] | None = None
+    """Environment of all containers that is secret."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -56,6 +58,9 @@ class Cluster(pulumi.ComponentResource):
                     head_fabric=fabric[settings.head.name],
                     image_id=image,
                     archive=settings.image_archive,
+                    # The engine tells its workers one path, wherever each keeps the model.
+                    model=args.surveys[settings.head.name].path(settings.model),
+                    secrets=args.secrets,
                 ),
                 inside,
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pulumi
 import pulumi_docker as docker
@@ -32,6 +34,10 @@ class NodeArgs:
     image_id: str | None
     """Docker's id of the wanted image, None until it has been pulled."""
     archive: str | None
+    model: str
+    """Path of the model in the containers."""
+    secrets: pulumi.Output[dict[str, str]] | None
+    """More of their environment, secret."""
 
 
 class Node(pulumi.ComponentResource):
@@ -41,6 +47,7 @@ class Node(pulumi.ComponentResource):
         self.args = args
         self.name = args.settings.name
         self.fabric = args.fabric
+        self.own = args.cluster.of(args.settings)
         super().__init__("dgx-spark-cluster:index:Node", self.name, None, opts)
         self.connection = Connection.of(args.cluster, args.settings)
         inside = pulumi.ResourceOptions(parent=self)
@@ -68,9 +75,8 @@ class Node(pulumi.ComponentResource):
             archive=args.archive,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[self.host], deleted_with=self.host),
         )
-        self.volumes = [self._volume("ray", vllm_ray.RAY_DIRECTORY)]
-        if vllm_ray.CACHE_DIRECTORY not in {mount.target for mount in args.cluster.mounts}:
-            self.volumes.append(self._volume("cache", vllm_ray.CACHE_DIRECTORY))
+        self.ipc_owner: docker.Container | None = None
+        self.volumes = self._volumes()
         self.register_outputs({"fabric": self.fabric.address, "interface": self.fabric.interface})
 
     @property
@@ -84,10 +90,25 @@ class Node(pulumi.ComponentResource):
         if any(container.name == name for container in self.args.facts.docker.containers):
             claim(self.connection, name, self.args.stack)
 
+    def _volumes(self) -> list[docker.ContainerVolumeArgs]:
+        """What the containers see of the node: the model, volumes of ours, directories of the user's."""
+        facts, model = self.args.facts, self.args.cluster.model
+        taken = {mount.key for mount in self.own.mounts}
+        return [
+            docker.ContainerVolumeArgs(host_path=facts.path(model), container_path=self.args.model, read_only=True),
+            *(self._volume(role, path) for role, path in vllm_ray.VOLUMES.items() if path not in taken),
+            *(
+                docker.ContainerVolumeArgs(
+                    host_path=facts.path(mount.source), container_path=mount.target, read_only=mount.read_only
+                )
+                for mount in self.own.mounts
+            ),
+        ]
+
     def _volume(self, role: str, path: str) -> docker.ContainerVolumeArgs:
         volume = docker.Volume(
             f"{self.name}-{role}",
-            name=ownership.name(self.args.stack, role),
+            name=self.docker_name(role),
             labels=[
                 docker.VolumeLabelArgs(label=label, value=value)
                 for label, value in ownership.labels(self.args.stack, self.name, role).items()
@@ -95,6 +116,28 @@ class Node(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(self.roles, pulumi.ResourceOptions(parent=self)),
         )
         return docker.ContainerVolumeArgs(volume_name=volume.name, container_path=path)
+
+    def docker_name(self, role: str) -> str:
+        """Name of a container or volume on the node."""
+        return ownership.name(self.own.container_prefix, self.args.stack, role)
+
+    def _environment(self, api_key: pulumi.Output[str] | None) -> pulumi.Input[list[str]]:
+        """Lines of the environment; secret as a whole where a part of it is."""
+        args = self.args
+        plain = vllm_ray.environment(args.cluster, args.settings, self.fabric, args.head_fabric)
+        if args.secrets is None and api_key is None:
+            return _lines(plain)
+        secrets: list[Any] = [args.secrets or {}, {"VLLM_API_KEY": api_key} if api_key is not None else {}]
+        return pulumi.Output.all(*secrets).apply(lambda more: _lines(plain | more[0]) + _lines(more[1]))
+
+    def _ipc(self) -> dict[str, Any]:
+        """Whose /dev/shm a container uses: the host's, or that of the node's first container."""
+        if self.own.ipc == "host":
+            return {"ipc_mode": "host"}
+        if self.ipc_owner is None:
+            return {"ipc_mode": "shareable", "shm_size": self.own.shm_size_mib}
+        # By id: Docker would turn a name into it, and a refresh would see a change.
+        return {"ipc_mode": self.ipc_owner.id.apply(lambda id_: f"container:{id_}")}
 
     def container(
         self,
@@ -115,41 +158,29 @@ class Node(pulumi.ComponentResource):
             opts: parent and dependencies.
         """
         args = self.args
-        plain = vllm_ray.environment(args.cluster, args.settings, self.fabric, args.head_fabric)
-        lines = [f"{name}={value}" for name, value in sorted(plain.items())]
-        envs: pulumi.Input[list[str]] = lines
-        if api_key is not None:
-            envs = api_key.apply(lambda key: [*lines, f"VLLM_API_KEY={key}"])
-        labels = {**ownership.labels(args.stack, self.name, role), f"{ownership.PREFIX}.upstream": upstream}
-        return docker.Container(
+        labels: dict[str, pulumi.Input[str]] = {
+            **self.own.labels,
+            **ownership.labels(args.stack, self.name, role),
+            f"{ownership.PREFIX}.upstream": upstream,
+        }
+        made = docker.Container(
             f"{self.name}-{role}",
-            name=ownership.name(args.stack, role),
+            name=self.docker_name(role),
             image=self.image.image_id,
             entrypoints=command[:1],
             command=command[1:],
-            envs=envs,
+            envs=self._environment(api_key),
             labels=[docker.ContainerLabelArgs(label=label, value=value) for label, value in labels.items()],
             network_mode="host",
-            ipc_mode="host",
+            **self._ipc(),
             gpus="all",
             devices=[docker.ContainerDeviceArgs(host_path=path) for path in args.facts.devices],
             ulimits=[
                 docker.ContainerUlimitArgs(name=limit.name, soft=limit.soft, hard=limit.hard)
-                for limit in args.cluster.ulimits
+                for limit in self.own.ulimits
             ],
-            volumes=[
-                docker.ContainerVolumeArgs(
-                    host_path=args.cluster.model, container_path=args.cluster.model, read_only=True
-                ),
-                *self.volumes,
-                *(
-                    docker.ContainerVolumeArgs(
-                        host_path=mount.source, container_path=mount.target, read_only=mount.read_only
-                    )
-                    for mount in args.cluster.mounts
-                ),
-            ],
-            restart=args.cluster.restart,
+            volumes=self.volumes,
+            restart=self.own.restart,
             must_run=True,
             destroy_grace_seconds=args.cluster.deadlines.stop,
             opts=pulumi.ResourceOptions.merge(
@@ -159,3 +190,9 @@ class Node(pulumi.ComponentResource):
                 ),
             ),
         )
+        self.ipc_owner = self.ipc_owner or made
+        return made
+
+
+def _lines(environment: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in sorted(environment.items())]

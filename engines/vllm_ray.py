@@ -12,6 +12,8 @@ from settings import Cluster, Node
 RAY_DIRECTORY = "/tmp/ray"  # noqa: S108 - Ray's own, inside the container; a volume of ours on the node
 CACHE_DIRECTORY = "/root/.cache"
 """Where vLLM, Triton and torch keep what they compile; see :func:`environment`."""
+VOLUMES = {"ray": RAY_DIRECTORY, "cache": CACHE_DIRECTORY}
+"""Volumes of ours by role, and where the containers see them."""
 
 
 def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> list[str]:
@@ -36,12 +38,12 @@ def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> l
     ]
 
 
-def serve_command(cluster: Cluster) -> list[str]:
-    """Argument list of `vllm serve` on the head."""
+def serve_command(cluster: Cluster, model: str) -> list[str]:
+    """Argument list of `vllm serve` on the head; `model` is the path that all containers have."""
     return [
         "vllm",
         "serve",
-        cluster.model,
+        model,
         f"--served-model-name={cluster.model_name}",
         f"--host={cluster.listen}",
         f"--port={cluster.port}",
@@ -79,6 +81,11 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
         "TRITON_CACHE_DIR": f"{CACHE_DIRECTORY}/triton",
         "VLLM_CACHE_ROOT": f"{CACHE_DIRECTORY}/vllm",
     }
+    own = cluster.of(node)
     if fabric.hcas:
         values["NCCL_IB_HCA"] = ",".join(fabric.hcas)
-    return values | cluster.environment | node.environment
+    elif own.hcas is not None:
+        values["NCCL_IB_DISABLE"] = "1"
+    if own.gid_index is not None:
+        values["NCCL_IB_GID_INDEX"] = str(own.gid_index)
+    return values | own.environment

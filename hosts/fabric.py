@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hosts.faults import Fault
 from hosts.survey import Hca, Interface, Survey
-from settings import Cluster
+from settings import Cluster, Overridable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -33,11 +33,13 @@ class Fabric:
 def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
     """The fabric end of every node.
 
-    An address given in the settings wins; otherwise the one subnet that all nodes share.
+    An address given in the settings wins; otherwise the one subnet that all nodes share. Only the interface and the
+    HCAs that the settings name are looked at, where they name any.
 
     Raises:
-        Fault: an address that its node does not have, no shared subnet, or several.
+        Fault: an address, interface or HCA that its node does not have, no shared subnet, or several.
     """
+    surveys = {node.name: _named(cluster.of(node), node.name, surveys[node.name]) for node in cluster.nodes}
     if len(cluster.nodes) == 1 and not cluster.head.fabric:
         return {cluster.head.name: _alone(cluster, surveys)}
     given = {node.name: str(node.fabric) for node in cluster.nodes if node.fabric}
@@ -67,13 +69,35 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
                 f"both have the fabric address {address}",
                 "are they the same host? Correct `ssh` of one, or the address on it",
             )
-        found[node.name] = Fabric(address, interface.name, port_hcas(surveys[node.name], interface.name), why)
+        hcas = cluster.of(node).hcas
+        found[node.name] = Fabric(
+            address, interface.name, port_hcas(surveys[node.name], interface.name) if hcas is None else hcas, why
+        )
     return found
+
+
+def _named(own: Overridable, node: str, facts: Survey) -> Survey:
+    """The facts without the interfaces that the settings rule out; a Fault where they name what is not there."""
+    for hca in own.hcas or ():
+        known = [device.name for device in facts.hcas]
+        if hca not in known:
+            raise Fault(node, f"has no RDMA device {hca}", f"correct `hcas`; it has: {', '.join(known) or 'none'}")
+    if own.interface is None:
+        return facts
+    chosen = tuple(interface for interface in facts.interfaces if interface.name == own.interface)
+    if not chosen:
+        raise Fault(
+            node,
+            f"has no interface {own.interface} that is up with an address",
+            f"correct `interface`, or bring it up; these are up: {_list(facts)}",
+        )
+    return facts.model_copy(update={"interfaces": chosen})
 
 
 def _alone(cluster: Cluster, surveys: Mapping[str, Survey]) -> Fabric:
     for interface, address in _addresses(surveys[cluster.head.name]):
-        return Fabric(str(address.ip), interface.name, (), "the only node: its first address")
+        hcas = cluster.of(cluster.head).hcas or ()
+        return Fabric(str(address.ip), interface.name, hcas, "the only node: its first address")
     raise Fault(cluster.head.name, "has no interface with an address", "bring a network interface up")
 
 

@@ -10,9 +10,9 @@ def labels(stack: str, node: str, role: str) -> dict[str, str]:
     return {f"{PREFIX}.stack": stack, f"{PREFIX}.role": role, f"{PREFIX}.node": node}
 
 
-def name(stack: str, role: str) -> str:
+def name(prefix: str, stack: str, role: str) -> str:
     """Name of a container or volume on its node, where a role occurs once."""
-    return f"{PREFIX}-{stack}-{role}"
+    return f"{prefix}-{stack}-{role}"
 
 
 def stack_filter(stack: str) -> str:

@@ -21,7 +21,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _docker(node, facts, by_hand)
             faults += _gpus(cluster, node, facts, by_hand)
             faults += _files(cluster, node, facts)
-            faults += _containers(node, stack, facts)
+            faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             faults += _ports(cluster, stack, node, facts)
     return faults
 
@@ -54,15 +54,14 @@ def _files(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
         why = facts.model.error or f"no config.json among its {facts.model.files} files"
         yield Fault(
             node.name,
-            f"model directory {cluster.model}: {why}",
+            f"model directory {facts.path(cluster.model)}: {why}",
             "put the model there (every node needs it at the same path), or correct `model`",
         )
     for path in facts.missing:
         yield Fault(node.name, f"mount source {path} does not exist", "create it, or correct `mounts`")
 
 
-def _containers(node: Node, stack: str, facts: Survey) -> Iterator[Fault]:
-    prefix = ownership.name(stack, "")
+def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[Fault]:
     for container in facts.docker.containers:
         owner = container.labels.get("stack")
         if owner is None and container.name.startswith(prefix):

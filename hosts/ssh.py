@@ -55,9 +55,10 @@ class Connection:
     @classmethod
     def of(cls, cluster: Cluster, node: Node) -> Self:
         """The connection that the settings describe."""
-        hops = () if node.local else tuple(
-            Hop(via.name, via.host, via.user, via.port, via.identity_file) for via in cluster.route(node)
-        )  # fmt: skip
+        ways = () if node.local else tuple((via, cluster.of(via)) for via in cluster.route(node))
+        hops = tuple(
+            Hop(via.name, via.host, via.user, via.port or own.ssh_port, own.identity_file) for via, own in ways
+        )
         return cls(node.name, hops, cluster.ssh_config, cluster.deadlines.connect)
 
     @classmethod

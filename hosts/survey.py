@@ -105,16 +105,24 @@ class Survey(Fact):
     """Configured mount sources that do not exist."""
     devices: tuple[str, ...]
     """Configured device paths that exist."""
+    home: str = ""
+    """What `~` means in paths of the settings."""
+
+    def path(self, written: str) -> str:
+        """Where a path of the settings is on this node."""
+        return f"{self.home}{written[1:]}" if written.startswith("~/") else written
 
 
 def survey(cluster: Cluster, node: Node) -> Survey:
     """Ask one node; raises Fault when it cannot be asked."""
+    own = cluster.of(node)
     question = {
+        "home": own.home,
         "image": cluster.image,
         "model": cluster.model,
         "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
-        "paths": [mount.source for mount in cluster.mounts],
-        "devices": list(cluster.devices),
+        "paths": [mount.source for mount in own.mounts],
+        "devices": list(own.devices),
     }
     connection = Connection.of(cluster, node)
     script = f"{SCRIPT.read_text()}\nmain({question!r})\n"

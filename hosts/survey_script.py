@@ -175,8 +175,13 @@ def exists(path: str) -> bool:
 
 
 def main(question: dict[str, Any]) -> None:
-    """Print the answer to `question`: keys image, model, paths and ports."""
-    model = Path(question["model"])
+    """Print the answer to `question`: keys image, model, paths, devices, ports and home."""
+    home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
+
+    def at_home(path: str) -> str:
+        return home + path[1:] if path.startswith("~/") else path
+
+    model = Path(at_home(question["model"]))
     try:
         files = len(list(model.iterdir()))
     except OSError as error:
@@ -199,8 +204,9 @@ def main(question: dict[str, Any]) -> None:
                     "files": files,
                     "config": exists(str(model / "config.json")),
                 },
-                "missing": [path for path in question["paths"] if not exists(path)],
+                "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
                 "devices": [path for path in question["devices"] if exists(path)],
+                "home": home,
             }
         )
     )

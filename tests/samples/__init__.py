@@ -72,6 +72,7 @@ def spark(number: int, **changes: Any) -> dict[str, Any]:
         "model": {"error": "", "files": 127, "config": True},
         "missing": [],
         "devices": ["/dev/infiniband"],
+        "home": "/home/aurora",
     } | changes
 
 

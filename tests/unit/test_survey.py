@@ -21,7 +21,9 @@ from hosts.survey import SCRIPT, Survey, dump, survey, survey_all
 from tests.samples import IMAGE_ID, cluster, spark
 from tests.samples import survey as recorded
 
-QUESTION: dict[str, Any] = {"image": "none:1", "model": "/nowhere", "ports": [], "paths": [], "devices": []}
+QUESTION: dict[str, Any] = {
+    "image": "none:1", "model": "/nowhere", "ports": [], "paths": [], "devices": [], "home": None,
+}  # fmt: skip
 
 
 def run(tmp_path: Path, *, before: str = "", **question: Any) -> dict[str, Any]:

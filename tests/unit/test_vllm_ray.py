@@ -68,8 +68,8 @@ def test_ray_settings_reach_every_node_and_node_arguments_come_last() -> None:
 
 
 def test_serve_command() -> None:
-    found = cluster(engine_arguments=["--max-model-len=256", "--port=1"], port=8000, listen="::")
-    assert vllm_ray.serve_command(found) == [
+    found = cluster(engine_arguments=["--max-model-len=256", "--seed=1"], port=8000, listen="::")
+    assert vllm_ray.serve_command(found, "/srv/models/Qwen3.5-122B-A10B-FP8") == [
         "vllm",
         "serve",
         "/srv/models/Qwen3.5-122B-A10B-FP8",
@@ -80,12 +80,12 @@ def test_serve_command() -> None:
         "--pipeline-parallel-size=1",
         "--distributed-executor-backend=ray",
         "--max-model-len=256",
-        "--port=1",
+        "--seed=1",
     ]
 
 
 def test_serve_command_with_given_sizes_and_name() -> None:
-    command = vllm_ray.serve_command(cluster(pipeline_parallel_size=2, served_model_name="qwen"))
+    command = vllm_ray.serve_command(cluster(pipeline_parallel_size=2, served_model_name="qwen"), "/m")
     assert {"--tensor-parallel-size=1", "--pipeline-parallel-size=2", "--served-model-name=qwen"} < set(command)
 
 

@@ -1,0 +1,26 @@
+"""The stack's configuration: one pydantic model per thing a user describes, every default with its reason.
+
+Read from the Pulumi configuration value ``dgx-spark-cluster:cluster``. Unknown keys are refused, models are frozen,
+and an invalid value is reported by its YAML path (see :func:`parse`). Secrets are not part of the model: the API key
+is the Pulumi secret ``dgx-spark-cluster:apiKey``, others are in ``dgx-spark-cluster:secretEnvironment``.
+"""
+
+from settings.checks import RESERVED_ENVIRONMENT
+from settings.cluster import Cluster, Deadlines, Node, Ray
+from settings.fields import SettingsError
+from settings.host import Mount, Overridable, Ulimit
+from settings.reading import parse, parse_secrets
+
+__all__ = [
+    "RESERVED_ENVIRONMENT",
+    "Cluster",
+    "Deadlines",
+    "Mount",
+    "Node",
+    "Overridable",
+    "Ray",
+    "SettingsError",
+    "Ulimit",
+    "parse",
+    "parse_secrets",
+]

@@ -1,0 +1,207 @@
+"""What must fit together, across the fields of a model. Each check yields a place below its model, and a text."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from settings.fields import Place
+
+if TYPE_CHECKING:
+    from settings.cluster import Cluster, Node
+    from settings.host import Overridable
+
+Faults = Iterator[tuple[Place, str]]
+
+RESERVED_ENVIRONMENT = frozenset({"RAY_ADDRESS", "VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
+SECRETS = "dgx-spark-cluster:secretEnvironment"
+SECRET = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET)$", re.IGNORECASE)
+
+ENGINE_FLAGS = {
+    "--model": "model",
+    "--host": "listen",
+    "--port": "port",
+    "--served-model-name": "served_model_name",
+    "--tensor-parallel-size": "tensor_parallel_size",
+    "-tp": "tensor_parallel_size",
+    "--pipeline-parallel-size": "pipeline_parallel_size",
+    "-pp": "pipeline_parallel_size",
+    "--distributed-executor-backend": None,
+}
+"""Flags of the engine that the program gives, and the setting for each; None where it is no choice."""
+RAY_FLAGS = {
+    "--port": "ray.port",
+    "--include-dashboard": "ray.dashboard",
+    "--object-store-memory": "ray.object_store_bytes",
+    "--head": None,
+    "--address": None,
+    "--node-ip-address": None,
+    "--block": None,
+}
+"""The same of `ray start`."""
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """The nearest of what is known, or all of it, to append to a message."""
+    names = list(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def host_faults(host: Overridable) -> Faults:
+    """Faults within what may be given for the cluster or for a node."""
+    for name in host.environment:
+        yield from ((("environment", name), text) for text in environment_faults(name))
+        if name not in RESERVED_ENVIRONMENT and SECRET.search(name):
+            command = f"pulumi config set --secret --path '{SECRETS}.{name}'"
+            yield ("environment", name), f"environment {name} looks like a secret: remove it, then {command}"
+    for name in host.labels:
+        if name.startswith("dgx-spark-cluster."):
+            yield (
+                ("labels", name),
+                "labels that begin with dgx-spark-cluster. are the program's own: choose another name",
+            )
+    for setting, entries in (("mounts", host.mounts), ("ulimits", host.ulimits)):
+        for key, times in Counter(entry.key for entry in entries).items():
+            if times > 1:
+                yield (setting,), f"{key} is given {times} times: keep one"
+    for index, limit in enumerate(host.ulimits):
+        if limit.hard != -1 and not -1 < limit.soft <= limit.hard:
+            yield ("ulimits", index, "soft"), f"must not be above the hard limit {limit.hard}, got {limit.soft}"
+
+
+def environment_faults(name: str) -> Iterator[str]:
+    """Why a variable is not the user's to set."""
+    if name == "VLLM_API_KEY":
+        yield "environment VLLM_API_KEY is set by the program: remove it, then pulumi config set --secret apiKey"
+    elif name in RESERVED_ENVIRONMENT:
+        yield f"environment {name} is set by the program from live facts: remove it"
+
+
+def node_faults(node: Node) -> Faults:
+    """Faults within one node."""
+    if node.local:
+        for setting in ("jump", "ssh_port", "identity_file"):
+            if getattr(node, setting) is not None:
+                yield (setting,), f"a local node is not reached over ssh: remove `{setting}`"
+    if node.port is not None:
+        if not 1 <= node.port <= 65535:
+            yield ("ssh",), f"ssh port {node.port} is not in 1…65535"
+        if node.ssh_port is not None:
+            yield ("ssh_port",), f"`ssh` already says port {node.port}: keep one of both"
+    yield from _arguments(("ray_arguments",), node.ray_arguments, RAY_FLAGS)
+
+
+def cluster_faults(cluster: Cluster) -> Faults:
+    """Faults across the cluster; those of its parts have been found before."""
+    yield from _identity(cluster)
+    yield from _jumps(cluster)
+    yield from _shared_memory(cluster)
+    if cluster.port == cluster.ray.port:
+        yield ("port",), f"port and ray.port are both {cluster.port}: give them different ports"
+    if cluster.model_name in ("", "..", "~"):
+        yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
+    for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
+        for index, mount in enumerate(host.mounts):
+            if mount.key == str(PurePosixPath(cluster.model)):
+                yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
+    yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
+    yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
+    yield from _sizes(cluster)
+
+
+def _identity(cluster: Cluster) -> Faults:
+    """One name, one address and one host a node."""
+    names: dict[str, int] = {}
+    addresses: dict[object, int] = {}
+    hosts: dict[str, int] = {}
+    for index, node in enumerate(cluster.nodes):
+        if names.setdefault(node.name, index) != index:
+            yield ("nodes", index, "name"), f"two nodes are named {node.name!r}: names must be unique"
+        if node.fabric and addresses.setdefault(node.fabric, index) != index:
+            first = cluster.nodes[addresses[node.fabric]].name
+            yield ("nodes", index, "fabric"), f"node {first} has the fabric address {node.fabric} too"
+        # Behind different jump hosts one address may be two machines.
+        if node.jump is None and hosts.setdefault(node.ssh.rpartition("@")[2], index) != index:
+            first = cluster.nodes[hosts[node.ssh.rpartition("@")[2]]].name
+            yield ("nodes", index, "ssh"), f"node {first} has ssh {node.ssh!r} too: one host is one node"
+
+
+def _jumps(cluster: Cluster) -> Faults:
+    """Every jump host is another node that is reached over ssh, and no way leads in a circle."""
+    nodes = {node.name: node for node in cluster.nodes}
+    for index, node in enumerate(cluster.nodes):
+        place = ("nodes", index, "jump")
+        if node.jump is None:
+            continue
+        if node.jump not in nodes:
+            yield place, f"jump {node.jump!r} is not a node{suggest(node.jump, [n for n in nodes if n != node.name])}"
+        elif nodes[node.jump].local:
+            yield place, f"{node.jump!r} is the local machine: remove `jump`"
+        else:
+            way = [node.name]
+            following: str | None = node.jump
+            while following in nodes and following not in way:
+                way.append(following)
+                following = nodes[following].jump
+            if following == node.name:
+                yield place, f"the jump hosts form a circle: {' → '.join([*way, following])}"
+
+
+def _shared_memory(cluster: Cluster) -> Faults:
+    """A size has an effect, and Ray's object store fits into it."""
+    shared = [cluster.of(node).ipc == "shared" for node in cluster.nodes]
+    useless = "has no effect on the host's /dev/shm: remove it, or set `ipc: shared`"
+    if "shm_size_mib" in cluster.model_fields_set and not any(shared):
+        yield ("shm_size_mib",), useless
+    for index, node in enumerate(cluster.nodes):
+        place: Place = (
+            ("nodes", index, "shm_size_mib") if "shm_size_mib" in node.model_fields_set else ("shm_size_mib",)
+        )
+        size = cluster.of(node).shm_size_mib
+        if not shared[index]:
+            if len(place) > 1:
+                yield place, useless
+        elif size * 2**20 <= cluster.ray.object_store_bytes:
+            yield place, f"{size} MiB cannot hold ray.object_store_bytes ({cluster.ray.object_store_bytes} bytes)"
+
+
+def _arguments(place: Place, arguments: Iterable[str], own: Mapping[str, str | None]) -> Faults:
+    """Arguments that a setting is for, and secrets, which every user of the node would see in its process list."""
+    for index, argument in enumerate(arguments):
+        flag = argument.partition("=")[0]
+        flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
+        if flag in own:
+            setting = own[flag]
+            yield (
+                (*place, index),
+                f"{flag} is set " + (f"from `{setting}`: set that" if setting else "by the program: remove it"),
+            )
+        elif flag == "--api-key":
+            yield (
+                (*place, index),
+                "--api-key would be seen by every user of the node: pulumi config set --secret apiKey",
+            )
+        elif flag.startswith("--") and SECRET.search(flag):
+            yield (*place, index), f"{flag} would be seen by every user of the node: give it in `secretEnvironment`"
+
+
+def _sizes(cluster: Cluster) -> Faults:
+    """Tensor × pipeline size is the number of GPUs."""
+    sizes = cluster.tensor_parallel * cluster.pipeline_parallel_size
+    if sizes == cluster.gpus:
+        return
+    fits = ", ".join(
+        f"{cluster.gpus // stages} × {stages}" for stages in range(1, cluster.gpus + 1) if cluster.gpus % stages == 0
+    )
+    text = (
+        f"tensor_parallel_size {cluster.tensor_parallel} × pipeline_parallel_size {cluster.pipeline_parallel_size} = "
+        f"{sizes}, but the nodes have {cluster.gpus} GPUs; sizes that fit (tensor × pipeline): {fits}"
+    )
+    yield ("tensor_parallel_size" if cluster.tensor_parallel_size else "pipeline_parallel_size",), text

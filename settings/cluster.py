@@ -1,0 +1,171 @@
+"""The cluster and its nodes as a user describes them, every default with its reason and source."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from settings.checks import cluster_faults, node_faults
+from settings.fields import Address, ContradictionError, Image, Line, Model, Name, NodePath, Port, Seconds, Ssh
+from settings.host import Overridable
+
+
+class Deadlines(Model):
+    """How long each wait may take, in seconds. Every wait polls; none sleeps for a fixed time.
+
+    For the whole cluster only: most waits are for all nodes together, and a limit costs a fast node nothing.
+    """
+
+    connect: Seconds = 5
+    """TCP connect of one ssh hop. A host in the same room answers in milliseconds."""
+    survey: Seconds = 30
+    """The whole read-only survey of one node, a slow login included (a 20 s login was reported from the field)."""
+    gpus: Seconds = 120
+    """From the containers' start to every GPU verified by Ray; 6 s seen lean, 23 s with the dashboard on two cores."""
+    load: Seconds = 2700
+    """From serve's start to its first completion: three times the 15 minutes that 119 GB of FP8 weights took."""
+    completion: Seconds = 120
+    """One completion of one token; the first one compiles lazily, 23 s seen."""
+    probe: Seconds = 10
+    """The one-token completion with which a refresh verifies serve; a busy engine answers it among the others."""
+    stop: Annotated[int, Field(ge=1, le=600)] = 10
+    """From SIGTERM to SIGKILL of a container; Docker's own default. vLLM ignores SIGTERM while it loads."""
+
+
+class Ray(Model):
+    """How Ray is started. The defaults are lean, since a Spark's memory is shared with its GPU."""
+
+    port: Port = 6379
+    """Port of the GCS on the head's fabric address; Ray's own default."""
+    dashboard: bool = False
+    """Serve Ray's dashboard on the head's loopback port 8265. Costs 0.45 GiB and seconds of start-up, measured."""
+    object_store_bytes: Annotated[int, Field(ge=80_000_000)] = 1_073_741_824
+    """Object store of each node. Ray would take 30 % of memory; serving passes little through it. Ray's least is
+    75 MiB."""
+    arguments: tuple[Line, ...] = ()
+    """More arguments of `ray start`, on every node."""
+
+
+class Node(Overridable):
+    """One host. The first in the list is the head."""
+
+    name: Name
+    """Name in resources, labels and messages."""
+    ssh: Ssh
+    """`user@host[:port]`, an alias of the ssh configuration, or `local` for the machine that runs Pulumi."""
+    jump: Name | None = None
+    """Name of the node through which this one is reached; directly when unset."""
+    fabric: Address | None = None
+    """Address on the RoCE link. Found from the subnet that all nodes share when unset."""
+    gpus: Annotated[int, Field(ge=1, le=16)] = 1
+    """GPUs that must be there; a Spark has one."""
+    ray_arguments: tuple[Line, ...] = ()
+    """More arguments of `ray start` on this node, behind those of `ray.arguments`."""
+
+    @property
+    def local(self) -> bool:
+        """Whether the node is the machine that runs Pulumi."""
+        return self.ssh == "local"
+
+    @property
+    def user(self) -> str | None:
+        """Login name, or None to leave it to ssh."""
+        return self.ssh.rpartition("@")[0] or None
+
+    @property
+    def host(self) -> str:
+        """Host name, address or ssh alias, without brackets."""
+        return self._host_and_port()[0]
+
+    @property
+    def port(self) -> int | None:
+        """Port that `ssh` says, or None."""
+        return self._host_and_port()[1]
+
+    def _host_and_port(self) -> tuple[str, int | None]:
+        match = re.fullmatch(r"(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+))(?::(?P<port>\d+))?", self.ssh.rpartition("@")[2])
+        assert match  # noqa: S101 - the field's pattern admits nothing else
+        return match["v6"] or match["host"], int(match["port"]) if match["port"] else None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if faults := list(node_faults(self)):
+            raise ContradictionError(faults)
+        return self
+
+
+class Cluster(Overridable):
+    """The cluster: its nodes, what they serve and how."""
+
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=64)]
+    """The hosts; the first is the head, which also serves the API."""
+    image: Image
+    """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
+    image_archive: Line | None = None
+    """`docker save` tar of the image on the operator's machine, loaded into nodes that lack the image."""
+    model: NodePath
+    """Model directory, the same path on every node, or `~/…` in each node's `home`."""
+    served_model_name: Line | None = None
+    """Name the API answers to; the directory's name when unset."""
+    tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
+    """Ranks a layer is split over; all GPUs (divided by the pipeline size) when unset."""
+    pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
+    """Stages the layers are spread over; 1 is vLLM's own default."""
+    port: Port = 30000
+    """Port of the OpenAI-compatible API on the head; the field case's."""
+    listen: Address = Field(default="0.0.0.0", validate_default=True)  # noqa: S104
+    """Address the API binds to; all of them, since it is for others. Set an apiKey when it is not loopback."""
+    engine_arguments: tuple[Line, ...] = ()
+    """More arguments of `vllm serve`, which runs on the head only."""
+    ray: Ray = Ray()
+    """How Ray is started."""
+    deadlines: Deadlines = Deadlines()
+    """How long each wait may take."""
+    ssh_config: Line | None = None
+    """Configuration file for ssh (-F); the user's own when unset."""
+
+    @property
+    def head(self) -> Node:
+        """The node that runs Ray's head and the API."""
+        return self.nodes[0]
+
+    @property
+    def workers(self) -> tuple[Node, ...]:
+        """All nodes but the head."""
+        return self.nodes[1:]
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the whole cluster."""
+        return sum(node.gpus for node in self.nodes)
+
+    @property
+    def tensor_parallel(self) -> int:
+        """Tensor parallel size in force."""
+        return self.tensor_parallel_size or self.gpus // self.pipeline_parallel_size
+
+    @property
+    def model_name(self) -> str:
+        """Model name in force at the API."""
+        return self.served_model_name or PurePosixPath(self.model).name
+
+    def node(self, name: str) -> Node:
+        """The node of that name; KeyError if there is none."""
+        return {node.name: node for node in self.nodes}[name]
+
+    def of(self, node: Node) -> Overridable:
+        """The values in force on a node: its own, else the cluster's, else the defaults."""
+        return node.over(self)
+
+    def route(self, node: Node) -> tuple[Node, ...]:
+        """The nodes an ssh connection passes through, in order, `node` last."""
+        return (*self.route(self.node(node.jump)), node) if node.jump else (node,)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if faults := list(cluster_faults(self)):
+            raise ContradictionError(faults)
+        return self

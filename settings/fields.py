@@ -1,0 +1,77 @@
+"""What single values of the settings may be, and the base of all models."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, IPvAnyAddress, StringConstraints, WithJsonSchema
+
+Place = tuple[str | int, ...]
+"""Where a value is, from the top of a model: names of settings, indices of lists, keys of mappings."""
+
+
+class Model(BaseModel):
+    """Base of all settings: unknown keys refused, immutable, numbers never taken from strings."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class SettingsError(Exception):
+    """The configuration is wrong; the text names every fault by its YAML path."""
+
+
+class ContradictionError(ValueError):
+    """Values that do not fit together: every fault with its place below the model that is checked."""
+
+    def __init__(self, faults: list[tuple[Place, str]]) -> None:
+        self.faults = faults
+        super().__init__("; ".join(text for _, text in faults))
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, str):
+        raise ValueError("must be an address as text")  # noqa: TRY004 - pydantic wants ValueError
+    return value
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+EnvironmentValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
+Address = Annotated[
+    IPvAnyAddress,
+    BeforeValidator(_text),
+    WithJsonSchema({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}),
+]
+AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:\x00-\x1f]*$")]
+NodePath = Annotated[str, StringConstraints(pattern=r"^~?/[^:\x00-\x1f]*$")]
+InterfaceName = Annotated[str, StringConstraints(pattern=r"^[^\s/:,]{1,15}$")]
+HcaName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
+Image = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
+Ssh = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(local|([a-z_][a-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\])(:\d{1,5})?)$"
+    ),
+]
+
+ALLOWED = {
+    "name": "must be lower-case letters, digits and dashes",
+    "container_prefix": "must be lower-case letters, digits and dashes",
+    "jump": "must be the name of another node",
+    "ssh": "must be user@host[:port], an alias of the ssh configuration, or local",
+    "image": "must be an image reference such as name@sha256:…",
+    "model": "must be an absolute path on the nodes, or one in the home directory: ~/…",
+    "source": "must be an absolute path on the nodes, or one in the home directory: ~/…",
+    "target": "must be an absolute path in the containers",
+    "devices": "must be an absolute path on the nodes",
+    "home": "must be an absolute path on the nodes",
+    "interface": "must be the name of a network interface, as `ip -br link` shows it",
+    "hcas": "must be names of RDMA devices, as `rdma link` shows them",
+    "environment": "must be text without NUL, and its name one of letters, digits and underscores",
+    "labels": "its name must be letters, digits, dots, dashes, slashes and underscores",
+}
+"""What is allowed, in words, where a setting has a pattern; by the last name on its path."""

@@ -1,0 +1,141 @@
+"""What may differ from host to host: given for the whole cluster, for one node, or both."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from settings.checks import host_faults
+from settings.fields import (
+    AbsolutePath,
+    ContradictionError,
+    EnvironmentName,
+    EnvironmentValue,
+    HcaName,
+    InterfaceName,
+    LabelName,
+    Line,
+    Model,
+    Name,
+    NodePath,
+    Port,
+)
+
+
+class Entry(Model):
+    """An entry of a list that is known by a key: a node's entry takes the place of the cluster's with that key."""
+
+    @property
+    def key(self) -> str:
+        """What names the entry in its list."""
+        raise NotImplementedError
+
+
+class Ulimit(Entry):
+    """One resource limit of a container; -1 means unlimited."""
+
+    name: Literal[
+        "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
+        "rttime", "sigpending", "stack",
+    ]  # fmt: skip
+    """Name as `docker run --ulimit` takes it."""
+    soft: int = Field(ge=-1)
+    """Soft limit, in the unit of setrlimit(2): bytes, seconds or a count."""
+    hard: int = Field(ge=-1)
+    """Hard limit, not below the soft one."""
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return self.name
+
+
+class Mount(Entry):
+    """A directory of the node that its containers see."""
+
+    source: NodePath
+    """Directory on the node, `~/…` in its `home`. It must exist: Docker would create it, owned by root."""
+    target: AbsolutePath
+    """Path inside the containers."""
+    read_only: bool = True
+    """Read-only unless the containers must write, as for a compile cache."""
+
+    @property
+    def key(self) -> str:
+        """Its target, however it is written."""
+        return str(PurePosixPath(self.target))
+
+
+class Overridable(Model):
+    """Settings of a host: the cluster's hold for all nodes, a node's own win over them.
+
+    Mappings, and lists whose entries have a key (a mount's target, a ulimit's name), are merged entry by entry; any
+    other value replaces the cluster's. `null` on a node brings back what is found where nothing is given.
+    """
+
+    interface: InterfaceName | None = None
+    """Network interface of the fabric. The one that has the fabric address when unset: names differ between hosts
+    (enp1s0f0np0 or enp1s0f1np1 by the cage that is cabled), so it is best left to the survey."""
+    hcas: tuple[HcaName, ...] | None = None
+    """RDMA devices for NCCL_IB_HCA. Both PCIe twins of the fabric's port when unset, since NCCL reaches full bandwidth
+    only with both (NVIDIA's connect-two-sparks playbook). An empty list turns RDMA off (NCCL_IB_DISABLE)."""
+    gid_index: Annotated[int, Field(ge=0, le=255)] | None = None
+    """NCCL_IB_GID_INDEX. Left to NCCL when unset: since 2.21 it finds the RoCE v2 GID of the address itself."""
+    ssh_port: Port | None = None
+    """Port of sshd. A port in `ssh` wins; ssh's own choice (its configuration, else 22) when unset."""
+    identity_file: Line | None = None
+    """Private key on the operator's machine; ssh's own choice (agent, configuration) when unset."""
+    home: AbsolutePath | None = None
+    """Directory that `~/` means in `model` and in the sources of `mounts`; that of the ssh user when unset."""
+    environment: dict[EnvironmentName, EnvironmentValue] = Field(default={})
+    """Environment of the containers, over what the program sets. Secrets go into `secretEnvironment` instead."""
+    mounts: tuple[Mount, ...] = ()
+    """More directories for the containers. The model is mounted without being named here."""
+    devices: tuple[AbsolutePath, ...] = ("/dev/infiniband",)
+    """Device paths for the containers, where the node has them; NCCL needs /dev/infiniband for RDMA."""
+    ulimits: tuple[Ulimit, ...] = (
+        Ulimit(name="memlock", soft=-1, hard=-1),
+        Ulimit(name="nofile", soft=1048576, hard=1048576),
+    )
+    """Limits of the containers: RDMA registers memory (memlock, NCCL's guide), vLLM warns below 65,535 files."""
+    restart: Literal["unless-stopped", "always", "on-failure", "no"] = "unless-stopped"
+    """Docker's restart policy, the first line of repair: both nodes rebooted, 44 s later they served, measured."""
+    ipc: Literal["host", "shared"] = "host"
+    """Whose /dev/shm the containers use. Ray and the engine meet there, so all containers of a node must see the same
+    one: the `host`'s, as vLLM's documentation has it, or one `shared` among them. With `shared`, serve may miss its
+    partner when Docker starts both after a reboot; then `pulumi up` starts it."""
+    shm_size_mib: Annotated[int, Field(ge=64)] = 10240
+    """Size of a `shared` /dev/shm in MiB; that of vLLM's run_cluster.sh (10.24g). The host's has its own size."""
+    labels: dict[LabelName, Line] = Field(default={})
+    """More labels of the containers, for monitoring and the like. The program's own begin with dgx-spark-cluster."""
+    container_prefix: Name = "dgx-spark-cluster"
+    """First part of the names of containers and volumes, PREFIX-STACK-ROLE; the project's, so that `docker ps` tells
+    whose they are. A change replaces them all."""
+
+    def over(self, lower: Overridable) -> Overridable:
+        """The values in force where these are given over those of `lower`."""
+        return Overridable.model_construct(
+            **{
+                name: _merged(getattr(self, name), getattr(lower, name))
+                if name in self.model_fields_set
+                else getattr(lower, name)
+                for name in Overridable.model_fields
+            }
+        )
+
+    @model_validator(mode="after")
+    def _check_host(self) -> Self:
+        if faults := list(host_faults(self)):
+            raise ContradictionError(faults)
+        return self
+
+
+def _merged(upper: Any, lower: Any) -> Any:
+    """`upper` in the place of `lower`, or merged with it where their parts have keys."""
+    if isinstance(upper, dict) and isinstance(lower, dict):
+        return lower | upper
+    if isinstance(upper, tuple) and isinstance(lower, tuple) and all(isinstance(e, Entry) for e in (*lower, *upper)):
+        return tuple({entry.key: entry for entry in (*lower, *upper)}.values())
+    return upper

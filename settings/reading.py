@@ -1,0 +1,114 @@
+"""From the values of a stack's configuration to validated settings, or to a text that says what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from settings.checks import SECRETS, environment_faults, suggest
+from settings.cluster import Cluster
+from settings.fields import ALLOWED, ContradictionError, EnvironmentName, EnvironmentValue, Model, Place, SettingsError
+
+ROOT = "dgx-spark-cluster:cluster"
+_secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
+
+
+def parse(value: object) -> Cluster:
+    """Validate the configuration value; raises SettingsError that lists every fault with its YAML path."""
+    if not isinstance(value, dict):
+        raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model")
+    try:
+        # As JSON and strict: a list may be a tuple there, but "30000" is no number.
+        return Cluster.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        inner = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
+        # A list whose entries are invalid is also reported as too short: only the entries are at fault.
+        lines = [line for f in faults if not (f["type"] == "too_short" and f["loc"] in inner) for line in _explain(f)]
+        raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+
+
+def parse_secrets(value: object) -> dict[str, str]:
+    """Validate the secret environment; raises SettingsError that shows no value."""
+    try:
+        found = _secrets.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        lines = [f"{_path(SECRETS, f['loc'])}: must be text under the name of a variable" for f in error.errors()]
+        raise SettingsError("\n".join(lines)) from None
+    if faults := [f"{_path(SECRETS, (name,))}: {text}" for name in found for text in environment_faults(name)]:
+        raise SettingsError("\n".join(faults))
+    return found
+
+
+def _path(root: str, place: Place) -> str:
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if part != "[key]")
+
+
+def _explain(fault: Any) -> Iterator[str]:
+    """Lines with path, value, what is allowed, and a suggestion where there is a near one."""
+    place: Place = fault["loc"]
+    path, last = _path(ROOT, place), str(place[-1]) if place else ""
+    match fault["type"]:
+        case "extra_forbidden":
+            yield f"{path}: unknown setting{suggest(last, _settings_at(place[:-1]))}"
+        case "missing":
+            yield f"{path}: is required"
+        case "value_error" if isinstance(fault["ctx"]["error"], ContradictionError):
+            yield from (f"{_path(ROOT, (*place, *below))}: {text}" for below, text in fault["ctx"]["error"].faults)
+        case "value_error":
+            yield f"{path}: {fault['ctx']['error']}, got {_shown(fault['input'])}"
+        case "literal_error":
+            allowed = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
+            near = suggest(str(fault["input"]), allowed)
+            yield f"{path}: must be one of {', '.join(allowed)}, got {_shown(fault['input'])}" + (
+                near if "mean" in near else ""
+            )
+        case "string_pattern_mismatch":
+            yield f"{path}: {_allowed(place)}, got {_shown(fault['input'])}{_mended(place)}"
+        case _:
+            yield f"{path}: {_words(fault['msg'])}, got {_shown(fault['input'])}"
+
+
+def _allowed(place: Place) -> str:
+    names = [part for part in place if isinstance(part, str) and part in ALLOWED]
+    return ALLOWED[names[-1]] if names else "must be one line of text, not empty"
+
+
+def _mended(place: Place) -> str:
+    """A name of a variable like the one that was refused."""
+    if place[-1] != "[key]" or "environment" not in place:
+        return ""
+    near = re.sub(r"\W", "_", str(place[-2]), flags=re.ASCII)
+    return f"; did you mean {near!r}?" if re.match(r"[A-Za-z_]", near) else ""
+
+
+def _words(message: str) -> str:
+    """Pydantic's words as said of a setting."""
+    return re.sub(r"^(Input|Value|Tuple|String|List) should ", "must ", message).replace("valid tuple", "list")
+
+
+def _shown(value: object) -> str:
+    """A value as it may stand in YAML, shortened."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _settings_at(place: Place) -> list[str]:
+    """Names of the settings allowed at a place, for suggestions; a model's own before those it inherits."""
+    model: type[Model] = Cluster
+    for name in (part for part in place if isinstance(part, str)):
+        model = next(_models(model.model_fields[name].annotation)) if name in model.model_fields else model
+    inherited = {name for base in model.__bases__ if issubclass(base, Model) for name in base.model_fields}
+    return sorted(model.model_fields, key=inherited.__contains__)
+
+
+def _models(annotation: Any) -> Iterator[type[Model]]:
+    """Models within a type such as tuple[Node, ...] | None."""
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models(inner)
