@@ -45,7 +45,12 @@ def parse_secrets(value: object) -> dict[str, str]:
 
 
 def _path(root: str, place: Place) -> str:
-    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place if part != "[key]")
+    """A path as it is written of YAML; a key that is no plain word in quotes."""
+    parts = [part for part in place if part != "[key]"]
+    return root + "".join(
+        f".{part}" if isinstance(part, str) and re.fullmatch(r"[\w./-]+", part) else f"[{_shown(part)}]"
+        for part in parts
+    )
 
 
 def _explain(fault: Any) -> Iterator[str]:

@@ -162,9 +162,14 @@ class Program:
         facts: Mapping[str, Survey] | None = None,
         faults: tuple[Fault, ...] = (),
         key: str | None = None,
+        secrets: object = None,
+        encrypted: bool = True,
         destroying: bool = False,
     ) -> Outcome:
-        """Run it once, as `pulumi up` or, with `destroying`, as `pulumi destroy` does."""
+        """Run it once, as `pulumi up` or, with `destroying`, as `pulumi destroy` does.
+
+        API key and secret environment are given as secrets, or as plain text where they are not `encrypted`.
+        """
 
         def survey_all(_cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
             return dict(surveys() if facts is None else facts), list(faults)
@@ -178,7 +183,8 @@ class Program:
         mocks.set_mocks(Answers(), project=PROJECT, stack=STACK, logger=logger, monitor=monitor)
         config = {f"{PROJECT}:cluster": value if isinstance(value, str) else json.dumps(value)}
         config |= {f"{PROJECT}:apiKey": key} if key else {}
-        set_all_config(config, [f"{PROJECT}:apiKey"])
+        config |= {f"{PROJECT}:secretEnvironment": json.dumps(secrets)} if secrets is not None else {}
+        set_all_config(config, [f"{PROJECT}:apiKey", f"{PROJECT}:secretEnvironment"] if encrypted else [])
 
         def program() -> pulumi.Output[Any]:
             stack: Any = pulumi.runtime.get_root_resource()

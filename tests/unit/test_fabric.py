@@ -27,6 +27,11 @@ def pair(*subnets: tuple[str, str, int | None]) -> dict[str, Survey]:
     }
 
 
+def on_head(**changes: Any) -> list[dict[str, Any]]:
+    """The two nodes, the head with changes."""
+    return [{**MINIMAL["nodes"][0], **changes}, MINIMAL["nodes"][1]]
+
+
 def given(*addresses: str | None) -> list[dict[str, Any]]:
     return [
         {**node, **({"fabric": address} if address else {})}
@@ -200,3 +205,48 @@ def test_two_nodes_with_one_address_are_refused() -> None:
     same = survey(1)
     with pytest.raises(Fault):
         choose(cluster(), {"spark-1": same, "spark-2": same})
+
+
+def test_named_interface_decides_the_subnet() -> None:
+    ends = choose(cluster(nodes=on_head(interface="enP7s7")), surveys())
+    assert [(end.address, end.interface) for end in ends.values()] == [
+        ("10.1.230.180", "enP7s7"),
+        ("10.1.230.181", "enP7s7"),
+    ]
+
+
+def test_named_interface_that_is_not_up_is_a_fault_with_those_that_are() -> None:
+    with pytest.raises(Fault) as caught:
+        choose(cluster(interface="enp1s0f0np0"), surveys())
+    assert (caught.value.node, caught.value.cause) == (
+        "spark-1",
+        "has no interface enp1s0f0np0 that is up with an address",
+    )
+    assert "enp1s0f1np1 192.168.200.12/24" in caught.value.remedy
+
+
+def test_given_address_must_be_on_the_named_interface() -> None:
+    with pytest.raises(Fault, match=r"no interface that is up with the fabric address 192\.168\.200\.12"):
+        choose(
+            cluster(nodes=[
+                {**node, "interface": "enP7s7"} for node in given("192.168.200.12", "192.168.200.13")
+            ]),
+            surveys(),
+        )  # fmt: skip
+
+
+def test_named_hcas_take_the_place_of_the_ports_and_a_node_has_its_own() -> None:
+    ends = choose(cluster(hcas=["rocep1s0f1"], nodes=on_head(hcas=[])), surveys())
+    assert [end.hcas for end in ends.values()] == [(), ("rocep1s0f1",)]
+
+
+def test_named_hca_that_is_absent_is_a_fault_with_those_there_are() -> None:
+    with pytest.raises(Fault) as caught:
+        choose(cluster(hcas=["mlx5_0"]), surveys())
+    assert caught.value.cause == "has no RDMA device mlx5_0"
+    assert "rocep1s0f1" in caught.value.remedy
+
+
+def test_hcas_of_a_single_node_are_the_named_ones() -> None:
+    found = cluster(nodes=[{"name": "spark-1", "ssh": "local", "hcas": ["rocep1s0f1"]}])
+    assert choose(found, surveys(1))["spark-1"].hcas == ("rocep1s0f1",)

@@ -10,7 +10,7 @@ from hypothesis import settings as run
 from hypothesis import strategies as st
 
 from hosts.ssh import Connection
-from settings import Cluster, SettingsError, parse
+from settings import Cluster, SettingsError, parse, parse_secrets
 from tests.samples import MINIMAL
 from tests.unit.test_settings import FULL
 
@@ -57,12 +57,12 @@ def outcome(value: object) -> Cluster | None:
         return parse(value)
     except SettingsError as error:
         text = str(error)
-    assert text.startswith("dgx-spark-cluster:cluster")
+    assert all(line.startswith("dgx-spark-cluster:cluster") for line in text.split("\n")), text
     assert len(text) > len("dgx-spark-cluster:cluster: ")
     return None
 
 
-@run(max_examples=500, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@run(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> None:
     found = outcome(value)
@@ -71,6 +71,9 @@ def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> N
     assert found.tensor_parallel * found.pipeline_parallel_size == found.gpus
     assert len({node.name for node in found.nodes}) == len(found.nodes)
     for node in found.nodes:
+        own = found.of(node)
+        assert {mount.key for mount in node.mounts} <= {mount.key for mount in own.mounts}
+        assert own.environment.items() >= node.environment.items()
         connection = Connection.of(found, node)
         assert Connection.load(connection.dump()) == connection
         assert all(isinstance(part, str) and "\0" not in part for part in connection.command("true"))
@@ -80,3 +83,16 @@ def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> N
 @given(JSON)
 def test_arbitrary_json_is_refused(value: object) -> None:
     assert outcome(value) is None
+
+
+@run(max_examples=200, deadline=None, derandomize=True)
+@given(JSON)
+def test_arbitrary_json_as_secrets_is_accepted_or_refused_without_showing_it(value: object) -> None:
+    try:
+        found = parse_secrets(value)
+    except SettingsError as refused:
+        text = str(refused)
+    else:
+        assert found == value
+        return
+    assert all(line.startswith("dgx-spark-cluster:secretEnvironment") for line in text.split("\n"))

@@ -18,7 +18,7 @@ import pytest
 from hosts import survey as module
 from hosts.faults import Fault
 from hosts.survey import SCRIPT, Survey, dump, survey, survey_all
-from tests.samples import IMAGE_ID, cluster, spark
+from tests.samples import IMAGE_ID, MINIMAL, cluster, spark
 from tests.samples import survey as recorded
 
 QUESTION: dict[str, Any] = {
@@ -179,6 +179,7 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
         "ports": [30000, 6379],
         "paths": ["/srv/hf"],
         "devices": ["/dev/infiniband"],
+        "home": None,
     }
 
 
@@ -203,3 +204,31 @@ def test_each_node_gives_facts_or_a_fault(local_script: Path) -> None:
     facts, faults = survey_all(cluster(nodes=[*LOCAL, dead], ssh_config="/dev/null"))
     assert {name: one.docker.image_id for name, one in facts.items()} == {"spark-1": IMAGE_ID}
     assert [(fault.node, "refuses connections" in fault.cause) for fault in faults] == [("spark-2", True)]
+
+
+def test_home_is_the_users_or_the_given_one(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    found = Survey.model_validate(run(tmp_path, home=str(tmp_path), model="~/models", paths=["~/models", "~/absent"]))
+    assert (found.model.error, found.missing) == ("", (f"{tmp_path}/absent",))
+    assert (found.path("~/models"), found.path("/opt/m")) == (f"{tmp_path}/models", "/opt/m")
+    assert run(tmp_path)["home"] == str(Path.home())
+
+
+def test_each_node_is_asked_for_what_is_in_force_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(_self: object, *_argv: str, stdin: str, **_options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(stdin.rpartition("main(")[2])
+        return subprocess.CompletedProcess([], 0, json.dumps(spark(1)))
+
+    monkeypatch.setattr("hosts.ssh.Connection.run", answer)
+    own = {"mounts": [{"source": "/a", "target": "/b"}], "devices": ["/dev/x"], "home": "/data/aurora"}
+    first, second = MINIMAL["nodes"]
+    found = cluster(nodes=[first, second | own])
+    for node in found.nodes:
+        survey(found, node)
+    questions = [ast.literal_eval(text.strip().removesuffix(")")) for text in asked]
+    assert [(one["paths"], one["devices"], one["home"]) for one in questions] == [
+        ([], ["/dev/infiniband"], None),
+        (["/a"], ["/dev/x"], "/data/aurora"),
+    ]

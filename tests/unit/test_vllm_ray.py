@@ -150,3 +150,16 @@ def test_ipv6_fabric_address_is_bracketed_before_a_port() -> None:
     found, end = cluster(), Fabric("fd00::c", "enp1s0f1np1", (), "test")
     assert "--address=[fd00::c]:6379" in vllm_ray.ray_command(found, found.workers[0], WORKER, end)
     assert vllm_ray.environment(found, found.head, end, end)["RAY_ADDRESS"] == "[fd00::c]:6379"
+
+
+def test_gid_index_is_said_only_where_it_is_given() -> None:
+    found = cluster(nodes=nodes({}, {"gid_index": 3}))
+    head, worker = environment(found, 0, HEAD), environment(found, 1, WORKER)
+    assert "NCCL_IB_GID_INDEX" not in head
+    assert worker["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_no_hcas_on_purpose_turn_rdma_off() -> None:
+    found, alone = cluster(hcas=[]), Fabric("10.0.0.1", "eth0", (), "test")
+    assert environment(found, 0, alone)["NCCL_IB_DISABLE"] == "1"
+    assert "NCCL_IB_DISABLE" not in environment(cluster(), 0, alone)

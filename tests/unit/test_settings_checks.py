@@ -1,0 +1,116 @@
+"""Settings that contradict each other: where the fault is, what is allowed, and what comes near."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from settings import SettingsError, parse_secrets
+from tests.samples import cluster
+from tests.unit.test_settings import KEY, node, refusal
+
+MOUNT = {"source": "/srv/a", "target": "/a"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"restart": "unless-stoped"}, "got \"unless-stoped\"; did you mean 'unless-stopped'?"),
+        ({"restart": False}, "restart: must be one of unless-stopped, always, on-failure, no, got false"),
+        ({"ulimits": [{"name": "memlok", "soft": 1, "hard": 1}]}, "did you mean 'memlock'?"),
+        ({"nodes": [node(environment={"NCCL-DEBUG": "1"})]}, "did you mean 'NCCL_DEBUG'?"),
+        ({"nodes": [node(ulimits=[{"nam": "core", "soft": 1, "hard": 1}])]}, "[0].nam: unknown setting; did you mean"),
+        ({"nodes": [node(mounts=[{"sorce": "/a", "target": "/b"}])]}, "mounts[0].sorce: unknown setting; did you mean"),
+        ({"nodes": [node(identity_fil="x")]}, "nodes[0].identity_fil: unknown setting; did you mean 'identity_file'?"),
+        ({"port": 65536}, "port: must be less than or equal to 65535, got 65536"),
+        ({"nodes": []}, "nodes: must have at least 1 item"),
+        ({"environment": {"a b\n": "x"}}, 'environment["a b\\n"]: '),
+        ({"environment": {"A": 5}}, "environment.A: must be a valid string, got 5"),
+        ({"labels": {"-": "x"}}, "labels.-: its name must be letters"),
+        ({"labels": {"dgx-spark-cluster.stack": "x"}}, "labels.dgx-spark-cluster.stack: "),
+        ({"interface": "a/b"}, "interface: must be the name of a network interface"),
+        ({"hcas": ["a,b"]}, "hcas[0]: must be names of RDMA devices"),
+        ({"gid_index": 256}, "gid_index: must be less than or equal to 255"),
+        ({"identity_file": ""}, "identity_file: must be one line of text, not empty"),
+        ({"model": "/"}, "model: must be the directory of one model"),
+    ],
+)  # fmt: skip
+def test_value_is_refused_with_what_is_allowed(changes: dict[str, Any], wanted: str) -> None:
+    assert wanted in refusal(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"mounts": [MOUNT, MOUNT | {"target": "/a/"}]}, ".mounts: /a is given 2 times"),
+        ({"mounts": [MOUNT | {"target": "/srv/models/Qwen3.5-122B-A10B-FP8"}]}, ".mounts[0].target: the model is"),
+        ({"ulimits": [{"name": "core", "soft": 1, "hard": 2}] * 2}, ".ulimits: core is given 2 times"),
+        ({"ulimits": [{"name": "core", "soft": 3, "hard": 2}]}, ".ulimits[0].soft: must not be above the hard limit 2"),
+        ({"ulimits": [{"name": "core", "soft": -1, "hard": 2}]}, ".ulimits[0].soft: must not be above the hard limit"),
+        ({"nodes": [node(ssh="local", ssh_port=22)]}, ".nodes[0].ssh_port: a local node is not reached over ssh"),
+        ({"nodes": [node(ssh="local", identity_file="k")]}, "remove `identity_file`"),
+        ({"nodes": [node(ssh="a@b:22", ssh_port=23)]}, ".nodes[0].ssh_port: `ssh` already says port 22"),
+        ({"shm_size_mib": 1024}, ".shm_size_mib: has no effect on the host's /dev/shm"),
+        ({"ipc": "shared", "nodes": [node(ipc="host", shm_size_mib=1024)]}, ".nodes[0].shm_size_mib: has no effect"),
+        ({"ipc": "shared", "shm_size_mib": 1024}, ".shm_size_mib: 1024 MiB cannot hold ray.object_store_bytes"),
+        ({"engine_arguments": ["--seed=1", "--port=1"]}, ".engine_arguments[1]: --port is set from `port`: set that"),
+        ({"engine_arguments": ["--tensor_parallel_size", "2"]}, "[0]: --tensor-parallel-size is set from `tensor_par"),
+        ({"engine_arguments": ["-tp", "2"]}, ".engine_arguments[0]: -tp is set from `tensor_parallel_size`"),
+        ({"engine_arguments": ["--api-key=x"]}, "pulumi config set --secret apiKey"),
+        ({"engine_arguments": ["--hf-token=x"]}, "give it in `secretEnvironment`"),
+        ({"ray": {"arguments": ["--head"]}}, ".ray.arguments[0]: --head is set by the program: remove it"),
+        ({"nodes": [node(ray_arguments=["--port=1"])]}, ".nodes[0].ray_arguments[0]: --port is set from `ray.port`"),
+        ({"nodes": [node(), node(name="b", ssh="b", jump="b")]}, ".nodes[1].jump: the jump hosts form a circle: b → b"),
+    ],
+)
+def test_contradiction_is_named_by_its_path(changes: dict[str, Any], wanted: str) -> None:
+    text = refusal(**changes)
+    assert wanted in text
+    assert all(line.startswith(KEY) for line in text.splitlines())
+
+
+def test_contradictions_are_named_at_once() -> None:
+    nodes = [node(), node(ssh="other"), node(name="c", ssh="c", jump="nobody")]
+    lines = refusal(nodes=nodes, port=6379, tensor_parallel_size=7).splitlines()
+    assert [line.removeprefix(KEY).split(":")[0] for line in lines] == [
+        ".nodes[1].name", ".nodes[2].jump", ".port", ".tensor_parallel_size",
+    ]  # fmt: skip
+
+
+def test_only_the_nodes_of_a_circle_are_blamed() -> None:
+    nodes = [{"name": name, "ssh": name, "jump": jump} for name, jump in (("a", "b"), ("b", "c"), ("c", "b"))]
+    assert [line.split(":")[1] for line in refusal(nodes=nodes).splitlines()] == [
+        "cluster.nodes[1].jump",
+        "cluster.nodes[2].jump",
+    ]
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "DB_PASSWORD"])
+def test_secret_in_the_environment_is_refused_with_the_way_to_give_it(name: str) -> None:
+    for changes in {"environment": {name: "hf_abc"}}, {"nodes": [node(environment={name: "hf_abc"})]}:
+        text = refusal(**changes)
+        assert f"environment.{name}: environment {name} looks like a secret" in text
+        assert f"pulumi config set --secret --path 'dgx-spark-cluster:secretEnvironment.{name}'" in text
+        assert "hf_abc" not in text
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN_PATH", "VLLM_MAX_TOKENS", "TOKENIZERS_PARALLELISM", "NCCL_DEBUG"])
+def test_variable_that_only_sounds_like_a_secret_is_accepted(name: str) -> None:
+    assert cluster(environment={name: "x"}).environment == {name: "x"}
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        ("hf_abc", "dgx-spark-cluster:secretEnvironment: must be"),
+        ({"A-B": "hf_abc"}, "dgx-spark-cluster:secretEnvironment.A-B: must be"),
+        ({"A": ["hf_abc"]}, "dgx-spark-cluster:secretEnvironment.A: must be"),
+        ({"VLLM_API_KEY": "hf_abc"}, "secretEnvironment.VLLM_API_KEY: environment VLLM_API_KEY is set by the program"),
+    ],
+)
+def test_wrong_secrets_are_refused_without_showing_them(value: object, wanted: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_secrets(value)
+    assert wanted in str(caught.value)
+    assert "hf_abc" not in str(caught.value)
