@@ -93,7 +93,11 @@ def _mended(place: Place) -> str:
 
 def _words(message: str) -> str:
     """Pydantic's words as said of a setting."""
-    return re.sub(r"^(Input|Value|Tuple|String|List) should ", "must ", message).replace("valid tuple", "list")
+    return (
+        re.sub(r"^(Input|Value|Tuple|String|List) should ", "must ", message)
+        .replace("an object", "a mapping")
+        .replace("valid array", "list")
+    )
 
 
 def _shown(value: object) -> str:
