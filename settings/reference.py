@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from settings.cluster import Cluster, Node
@@ -29,39 +29,32 @@ def reference() -> str:
     models = stack_schema()["$defs"]
     both = list(Overridable.model_fields)
     merging = " ".join((Overridable.__doc__ or "").split())
-    sections: list[tuple[str, str, str, list[str], str]] = [
-        ("Cluster", "", "Cluster", [name for name in Cluster.model_fields if name not in both], ""),
-        ("Node", "nodes[].", "Node", [name for name in Node.model_fields if name not in both], ""),
-        (
-            "Cluster and node",
-            "",
-            "Cluster",
-            both,
-            f"{merging} Each of these may also be given as `nodes[].…`.",
-        ),
-        ("Mount", "mounts[].", "Mount", [], ""),
-        ("Ulimit", "ulimits[].", "Ulimit", [], ""),
-        ("Ray", "ray.", "Ray", [], ""),
-        ("Deadlines", "deadlines.", "Deadlines", [], ""),
+    text = f"{merging} Each of these may also be given as `nodes[].…`."
+    pages = [
+        HEAD,
+        _section("Cluster", "", models["Cluster"], [name for name in Cluster.model_fields if name not in both]),
+        _section("Node", "nodes[].", models["Node"], [name for name in Node.model_fields if name not in both]),
+        _section("Cluster and node", "", models["Cluster"], both, text),
     ]
-    pages = [HEAD]
-    for title, prefix, name, fields, text in sections:
-        model = models[name]
-        pages.append("\n".join(_section(title, prefix, model, fields or list(model["properties"]), text)))
+    for path, schema in models["Cluster"]["properties"].items():
+        name = next((name for name in models if f"#/$defs/{name}" in json.dumps(schema)), "Node")
+        if name != "Node":
+            prefix = f"{path}[]." if "items" in schema else f"{path}."
+            pages.append(_section(name, prefix, models[name], list(models[name]["properties"])))
     return "\n".join(pages)
 
 
-def _section(title: str, prefix: str, model: dict[str, Any], fields: Iterable[str], text: str) -> Iterator[str]:
-    yield f"## {title}\n\n{text or model['description']}\n"
+def _section(title: str, prefix: str, model: dict[str, Any], fields: Iterable[str], text: str = "") -> str:
+    lines = [f"## {title}\n\n{text or model['description']}\n"]
     if not prefix:
-        yield f"Paths are below `{PROJECT}:cluster`.\n"
-    yield "| path | type | default | meaning |\n|---|---|---|---|"
+        lines.append(f"Paths are below `{PROJECT}:cluster`.\n")
+    lines.append("| path | type | default | meaning |\n|---|---|---|---|")
     for field in fields:
         schema = model["properties"][field]
         default = "–" if field in model.get("required", ()) else _default(schema)
         cells = (f"`{prefix}{field}`", _kind(schema), default, schema.get("description", ""))
-        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-    yield ""
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def _default(schema: dict[str, Any]) -> str:
