@@ -17,7 +17,7 @@ venv: .venv/.installed ## Python environment, pinned with hashes
 	python3 -m venv .venv
 	$(PY) -m pip install --quiet --require-hashes -r requirements.txt
 	$(PY) -m pip install --quiet --require-hashes -r requirements-dev.txt
-	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 toolchain: venv ## Pulumi: the one on PATH, or one built from package registries
