@@ -20,7 +20,7 @@ from providers.plugin import CANCELLED
 
 READING_SECONDS = 0.25
 """Pause between two readings of a probe."""
-LOOK_SECONDS = (1.0, 5.0)
+LOOK_SECONDS = (1.0, 10.0)
 """Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the node
 CPU that a loading engine wants."""
 PROGRESS_SECONDS = 5.0

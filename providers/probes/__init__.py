@@ -9,4 +9,7 @@ HERE = Path(__file__).parent
 GPUS = (HERE / "gpus.py").read_text()
 """Arguments: GCS address, seconds between readings (0: one reading)."""
 COMPLETION = (HERE / "completion.py").read_text()
-"""Arguments: base URL, model, seconds for one request, seconds between readings (0: one reading)."""
+"""Arguments: base URL, model, seconds for one request, seconds between readings (0: one reading).
+
+What stays the same from one reading to the next is told once.
+"""

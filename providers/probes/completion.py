@@ -75,9 +75,12 @@ def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]
 
 def main(url: str, model: str, limit: float, pause: float) -> None:
     """Print readings until the input closes."""
+    before = None
     while True:
         reading = read(url, model, limit, measure=pause > 0)
-        print(json.dumps(reading), flush=True)
+        if reading != before:  # a load takes minutes, of which every line would cost the node some CPU
+            print(json.dumps(reading), flush=True)
+        before = reading
         if not pause or select.select([sys.stdin], [], [], pause)[0]:
             return
 
