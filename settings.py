@@ -90,6 +90,15 @@ class Mount(Model):
     """Read-only unless the containers must write, as for a compile cache."""
 
 
+class ImageBuild(Model):
+    """An image that is built on one node, from a directory of the operator's machine."""
+
+    context: str
+    """Directory that is sent whole to `docker build`. A changed file in it makes a new image."""
+    dockerfile: str = "Dockerfile"
+    """The Dockerfile, relative to the directory."""
+
+
 class Deadlines(Model):
     """How long each wait may take, in seconds. Every wait polls; none sleeps for a fixed time."""
 
@@ -185,7 +194,10 @@ class Cluster(Model):
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
     image_archive: str | None = None
-    """`docker save` tar of the image on the operator's machine, loaded into nodes that lack the image."""
+    """`docker save` tar of the image on the operator's machine, for nodes that lack the image. One node loads it, the
+    others copy from that over the fabric."""
+    image_build: ImageBuild | None = None
+    """Build the image instead of pulling or loading it; `image` is the tag it gets."""
     model: AbsolutePath
     """Model directory, the same path on every node."""
     served_model_name: str | None = None
@@ -259,6 +271,10 @@ class Cluster(Model):
         if self.port == self.ray.port:
             raise ValueError(f"port and ray.port are both {self.port}: give them different ports")
         _refuse_reserved(self.environment)
+        if self.image_build and self.image_archive:
+            raise ValueError("image_archive and image_build are two sources of one image: remove one of them")
+        if self.image_build and ("@" in self.image or self.image.startswith("sha256:")):
+            raise ValueError(f"image {self.image}: what image_build builds cannot be pinned beforehand, give it a tag")
         sizes = self.tensor_parallel * self.pipeline_parallel_size
         if sizes != self.gpus:
             fits = ", ".join(
@@ -331,6 +347,7 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     """Names of the settings allowed at a location, for suggestions."""
     models: dict[str, type[Model]] = {
         "nodes": Node, "ray": Ray, "deadlines": Deadlines, "mounts": Mount, "ulimits": Ulimit,
+        "image_build": ImageBuild,
     }  # fmt: skip
     parents = [part for part in location if isinstance(part, str)]
     return list((models.get(parents[-1], Cluster) if parents else Cluster).model_fields)
