@@ -44,15 +44,19 @@ def digest(context: Path, dockerfile: str) -> str:
 
 
 def write(context: Path, sink: Any) -> None:
-    """Write the directory as a tar into a file-like sink (write, tell); files belong to root, as Docker has them."""
+    """Write the directory as a tar into a file-like sink (write, tell); files belong to root, as Docker has them.
+
+    Docker tells a tar from a Dockerfile by the first header, which must not be an extended one: whole seconds and a
+    short name first.
+    """
 
     def as_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.uid = member.gid = 0
+        member.uid = member.gid = member.mtime = 0
         member.uname = member.gname = ""
         return member
 
     with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for path in _entries(context):
+        for path in sorted(_entries(context), key=lambda one: len(one.parts)):
             tar.add(path, str(path.relative_to(context)), recursive=False, filter=as_root)
 
 

@@ -46,6 +46,11 @@ class Docker(Fact):
     """The image that the settings name, if it is there under that name."""
     containers: tuple[Container, ...] = ()
 
+    @property
+    def image_id(self) -> str | None:
+        """Docker's id of that image."""
+        return self.image.id if self.image else None
+
 
 class Interface(Fact):
     """A network interface that is up."""

@@ -61,7 +61,7 @@ class NodeImageProvider(Provider):
             raise Fault(
                 connection.node,
                 f"image {reference} is {found.id if found else 'absent'} after the transfer, another one is wanted",
-                "run it again (it was exchanged meanwhile), or correct `image` or `image_archive`: they name two images",
+                "run it again; if it persists, `image` and `image_archive` name two images: correct one of them",
                 f"wanted identity {wanted}, found {found.identity}" if found else "",
             )
         if is_tag(reference):
