@@ -58,7 +58,7 @@ def props(node: str, identity: str | None = None, **changes: Any) -> dict[str, A
 def built(folder: Path, seed: int, base: str = BASE) -> dict[str, Any]:
     """The outputs of NodeImage on the head, with a top layer that depends on the seed."""
     (folder / "Dockerfile").write_text(f"FROM {base}\nCOPY content /content\n")
-    (folder / "content").write_bytes(random.Random(seed).randbytes(LAYER))
+    (folder / "content").write_bytes(random.Random(seed).randbytes(LAYER))  # noqa: S311 - no secret
     build = {"context": str(folder), "dockerfile": "Dockerfile"}
     build["digest"] = build_context.digest(folder, "Dockerfile")
     outs = NodeImageProvider().create(props(HEAD, build=build)).outs

@@ -61,7 +61,8 @@ def test_every_layer_that_the_target_lacks_is_there(layers: list[bytes], held: i
     with tempfile.TemporaryDirectory() as folder:
         saved = format_(Path(folder) / "image.tar", IMAGE, layers)
         rest = filtered(saved, min(held, len(layers)))
-        links = {one.name: one.linkname for one in tarfile.open(saved.path) if one.issym()}
+        with tarfile.open(saved.path) as tar:
+            links = {one.name: one.linkname for one in tar if one.issym()}
     for name, layer in list(zip(saved.files, layers, strict=True))[held:]:
         assert rest[links[name][3:] if name in links else name] == layer
 
@@ -138,7 +139,8 @@ def test_image_is_sent_once_to_the_one_with_the_token(docker: FakeDocker) -> Non
         assert process.wait(5) == 0
         with pytest.raises(ConnectionRefusedError):
             receive(port)
-    names = tarfile.open(fileobj=io.BytesIO(received)).getnames()
+    with tarfile.open(fileobj=io.BytesIO(received)) as tar:
+        names = tar.getnames()
     assert saved.files[0] not in names
     assert {saved.files[1], "manifest.json"} <= set(names)
     assert docker.called("save") == [["save", IMAGE]]

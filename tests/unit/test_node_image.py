@@ -1,4 +1,4 @@
-"""NodeImage: present by identity, nothing sent when it is there, each source in its turn, and clear words on failure."""
+"""NodeImage: present by identity, nothing sent when it is there, each source in its turn, clear words on failure."""
 
 from __future__ import annotations
 
@@ -246,9 +246,13 @@ def test_interrupt_ends_it_and_what_it_started(
     )
     docker.program.write_text(program.replace("#!/bin/bash\n", f"#!/bin/bash\n{hang}"))
     monkeypatch.setattr("providers.transfer.CANCELLED", Pressed(docker.home / "pids"))
-    changes = {"copy": {"source": other_node()}, "load": {"archive": str(saved.path)}, "pull": {}}[how]
+    sources: dict[str, dict[str, Any]] = {
+        "copy": {"source": other_node()},
+        "load": {"archive": str(saved.path)},
+        "pull": {},
+    }
     with pytest.raises(Fault, match="interrupted while the image was on its way"):
-        outs(props(saved, **changes))
+        outs(props(saved, **sources[how]))
     for pid in (docker.home / "pids").read_text().split():
         assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
     assert not CANCELLED.is_set()
