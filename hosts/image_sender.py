@@ -106,23 +106,21 @@ def without_held(source: IO[bytes], sink: Counted, layers: list[str], held: int)
     needless = {layer for layer in layers[:held] if layer not in layers[held:]}
     chain = chain_ids(layers)
     dropped = set()  # type: set[str]
-    with (
-        tarfile.open(fileobj=source, mode="r|*", bufsize=CHUNK) as incoming,
-        tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as outgoing,
-    ):
-        outgoing.copybufsize = CHUNK  # type: ignore[attr-defined]
-        for member in incoming:
-            directory, _, name = member.name.rpartition("/")
-            content = incoming.extractfile(member) if member.isreg() else None  # type: Any
-            if needless and content and name == "json":
-                described = content.read()
-                index = legacy_layer(directory, described, chain)
-                if index is not None and layers[index] in needless:
-                    dropped.add(directory + "/layer.tar")
-                content = io.BytesIO(described)
-            blob = "sha256:" + name if directory == "blobs/sha256" else ""
-            if not (content and (member.name in dropped or blob in needless)):
-                outgoing.addfile(member, content)
+    with tarfile.open(fileobj=source, mode="r|*", bufsize=CHUNK) as incoming:  # noqa: SIM117 - as Python 3.8 has it
+        with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as outgoing:
+            outgoing.copybufsize = CHUNK  # type: ignore[attr-defined]
+            for member in incoming:
+                directory, _, name = member.name.rpartition("/")
+                content = incoming.extractfile(member) if member.isreg() else None  # type: Any
+                if needless and content and name == "json":
+                    described = content.read()
+                    index = legacy_layer(directory, described, chain)
+                    if index is not None and layers[index] in needless:
+                        dropped.add(directory + "/layer.tar")
+                    content = io.BytesIO(described)
+                blob = "sha256:" + name if directory == "blobs/sha256" else ""
+                if not (content and (member.name in dropped or blob in needless)):
+                    outgoing.addfile(member, content)
 
 
 def say(**words: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -15,13 +16,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts import image_sender
+from hosts import image_receiver, image_sender
 from hosts.image_sender import Counted, chain_ids, without_held
 from tests.samples.archives import Saved, legacy, oci
 from tests.unit.fake_docker import FakeDocker, says
@@ -29,6 +31,11 @@ from tests.unit.fake_docker import FakeDocker, says
 Format = Callable[[Path, str, Sequence[bytes]], Saved]
 IMAGE = "vllm:1"
 TOKEN = "c" * 64
+
+
+@pytest.mark.parametrize("script", [image_sender, image_receiver])
+def test_scripts_are_of_the_python_that_nodes_have(script: ModuleType) -> None:
+    ast.parse(Path(str(script.__file__)).read_text(), feature_version=(3, 8))
 
 
 def filtered(saved: Saved, held: int) -> dict[str, bytes | None]:
