@@ -81,7 +81,7 @@ class Node(pulumi.ComponentResource):
             image_id=plan.ids[self.name],
             source=Source(seed.connection, seed.fabric.address) if seed else None,
             archive=cluster.image_archive,
-            build={**build.model_dump(), "digest": str(plan.context)} if build and not seed else None,
+            build={**build.model_dump(), "digest": str(plan.context)} if build else None,
             opts=pulumi.ResourceOptions.merge(
                 inside, pulumi.ResourceOptions(depends_on=[self.host, *upstream], deleted_with=self.host)
             ),

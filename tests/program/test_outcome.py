@@ -171,11 +171,11 @@ def test_without_the_image_anywhere_the_head_pulls_and_the_others_copy(program: 
     assert worker.inputs["source"]["address"] == "192.168.200.12"
 
 
-def test_directory_to_build_from_is_built_on_the_head_alone(program: Program, tmp_path: Path) -> None:
+def test_directory_is_built_from_on_the_head_and_copied_to_the_others(program: Program, tmp_path: Path) -> None:
     (tmp_path / "Dockerfile").write_text("FROM vllm:1\n")
     found = program.run(settings(image="ours:1", image_build={"context": str(tmp_path)}))
     assert found["NodeImage spark-1"].inputs["build"]["dockerfile"] == "Dockerfile"
-    assert not found["NodeImage spark-2"].inputs.get("build")
+    assert found["NodeImage spark-2"].inputs["source"]["connection"]["node"] == "spark-1"
     assert found.reaches(found["NodeImage spark-2"], found["NodeImage spark-1"])
 
 
