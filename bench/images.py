@@ -17,7 +17,7 @@ from bench.samples import Samples, console
 from hosts import build_context
 from hosts.fabric import choose
 from hosts.image_stock import stock
-from hosts.images import inspect
+from hosts.images import CONTEXT_LABEL, inspect
 from hosts.ssh import Connection
 from hosts.survey import survey_all
 from providers.image_copy import Source, copy
@@ -105,7 +105,7 @@ def measure(samples: Samples, cluster: Cluster, runs: int) -> None:
 
 
 def _forget(connection: Connection) -> None:
-    connection.run("sh", "-c", f"docker image rm {IMAGE}; docker image prune -f")
+    connection.run("sh", "-c", f"docker image rm {IMAGE}; docker image prune -f --filter label={CONTEXT_LABEL}")
 
 
 def _plainly(cluster: Cluster, *, end: str, socket: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hosts import build_context, image_stock
 from hosts.faults import Fault
-from hosts.images import inspect
+from hosts.images import CONTEXT_LABEL, inspect
 from providers import image_copy, transfer
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
@@ -35,7 +35,13 @@ def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
 
     def remove() -> None:
         for node in (HEAD, WORKER):
-            on(node, "sh", "-c", f"docker image rm -f {IMAGE} {IMAGE}-other; docker image prune -f", check=False)
+            on(
+                node,
+                "sh",
+                "-c",
+                f"docker image rm -f {IMAGE}; docker image prune -f --filter label={CONTEXT_LABEL}",
+                check=False,
+            )
 
     remove()
     yield
