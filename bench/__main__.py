@@ -1,10 +1,12 @@
-"""`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run."""
+"""`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run.
+
+`python -m bench images` measures the copy of an image.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import threading
 import time
@@ -17,9 +19,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+import yaml
 
+from bench import images
+from bench.samples import Samples, console
 from hosts.ssh import Connection
 from settings import Cluster, parse
 
@@ -34,41 +37,7 @@ awk '/^Pss:/ {sum += $2} END {print sum}'
 """
 """Memory of a container's processes in KiB, shared pages divided among those who share them."""
 
-console = Console()
-
-
-class Samples:
-    """Readings by name; `unit` is part of the name."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, list[float]] = defaultdict(list)
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Take the seconds that the block takes."""
-        began = time.monotonic()
-        yield
-        self.since(name, began)
-
-    def since(self, name: str, began: float) -> None:
-        """Take the seconds since a reading of the monotonic clock."""
-        self.take(name, time.monotonic() - began)
-
-    def take(self, name: str, value: float) -> None:
-        """Take one reading and show it."""
-        self.values[name].append(value)
-        console.print(f"  {name}: {value:.2f}")
-
-    def table(self) -> Table:
-        """All readings: count, min, median, max."""
-        table = Table("reading", "runs", "min", "median", "max")
-        for name, values in self.values.items():
-            table.add_row(
-                name,
-                str(len(values)),
-                *(f"{pick(values):.2f}" for pick in (min, statistics.median, max)),
-            )
-        return table
+app = typer.Typer(add_completion=False)
 
 
 def pulumi(*arguments: str, told: Mapping[str, Callable[[], None]] | None = None) -> None:
@@ -133,12 +102,30 @@ def head_readings(samples: Samples, head: Connection) -> None:
     samples.take("Ray head, MiB (PSS)", float(memory) / MIB)
 
 
+@app.command("images")
+def image_copy(
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each way.")] = 3,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure the copy of an image between the lab's nodes, which have the lab's image."""
+    samples = Samples()
+    settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
+    images.measure(samples, parse(settings), runs)
+    console.print(samples.table())
+    if output:
+        output.write_text(json.dumps(samples.values, indent=2))
+
+
+@app.callback(invoke_without_command=True)
 def main(
+    context: typer.Context,
     repeats: Annotated[int, typer.Option(min=1, help="Runs of what is cheap: no-op up and preview.")] = 5,
     starts: Annotated[int, typer.Option(min=1, help="Runs of up and destroy, and of the floor.")] = 3,
     output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
 ) -> None:
     """Measure on the lab; ends with the stack destroyed."""
+    if context.invoked_subcommand:
+        return
     os.environ["PULUMI_SKIP_UPDATE_CHECK"] = "true"
     samples = Samples()
     console.print("warming up: images, compile caches")
@@ -180,4 +167,4 @@ def main(
         output.write_text(json.dumps(samples.values, indent=2))
 
 
-typer.run(main)
+app()

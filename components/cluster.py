@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pulumi
@@ -15,9 +14,8 @@ from components.node import Node, NodeArgs
 from components.ray import Ray
 from components.serve import Serve
 from hosts.fabric import choose
-from hosts.faults import Fault
+from hosts.image_plan import plan
 from hosts.survey import Survey
-from providers.node_image import archive_image_id
 from settings import Cluster as Settings
 
 
@@ -45,10 +43,11 @@ class Cluster(pulumi.ComponentResource):
         super().__init__("dgx-spark-cluster:index:Cluster", "cluster", None, opts)
         settings = args.settings
         fabric = choose(settings, args.surveys)
-        image = wanted_image(settings, args.surveys)
+        image = plan(settings, args.surveys)
         inside = pulumi.ResourceOptions(parent=self)
-        nodes = [
-            Node(
+        made: dict[str, Node] = {}
+        for node in sorted(settings.nodes, key=lambda one: one.name != image.seed):
+            made[node.name] = Node(
                 NodeArgs(
                     stack=args.stack,
                     cluster=settings,
@@ -56,16 +55,15 @@ class Cluster(pulumi.ComponentResource):
                     facts=args.surveys[node.name],
                     fabric=fabric[node.name],
                     head_fabric=fabric[settings.head.name],
-                    image_id=image,
-                    archive=settings.image_archive,
+                    image=image,
+                    seed=made.get(image.seed),
                     # The engine tells its workers one path, wherever each keeps the model.
                     model=args.surveys[settings.head.name].path(settings.model),
                     secrets=args.secrets,
                 ),
                 inside,
             )
-            for node in settings.nodes
-        ]
+        nodes = [made[node.name] for node in settings.nodes]
         ray = Ray(settings, nodes, inside)
         serve = Serve(
             settings,
@@ -95,25 +93,6 @@ class Cluster(pulumi.ComponentResource):
             "tokens_per_second": serve.gate.tokens_per_second,
         }
         self.register_outputs({"endpoint": serve.endpoint})
-
-
-def wanted_image(settings: Settings, surveys: Mapping[str, Survey]) -> str | None:
-    """Id of the image that every node must have; None when it must be pulled first.
-
-    Raises:
-        Fault: nodes have different images under this name and no archive says which is meant.
-    """
-    if settings.image_archive:
-        return archive_image_id(Path(settings.image_archive))
-    found = {name: facts.docker.image_id for name, facts in surveys.items() if facts.docker.image_id}
-    if len(set(found.values())) > 1:
-        raise Fault(
-            ", ".join(found),
-            f"image {settings.image} is a different one on each node",
-            "pin `image` by digest, or remove the wrong one: docker image rm",
-            "\n".join(f"{name}: {image}" for name, image in found.items()),
-        )
-    return next(iter(found.values()), None)
 
 
 def curl(endpoint: str, model: str, *, with_key: bool) -> str:

@@ -13,9 +13,11 @@ from engines import vllm_ray
 from hosts import ownership
 from hosts.containers import claim
 from hosts.fabric import Fabric
+from hosts.image_plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey, dump
 from providers.host import Host
+from providers.image_copy import Source
 from providers.node_image import NodeImage
 from settings import Cluster
 from settings import Node as Settings
@@ -31,9 +33,10 @@ class NodeArgs:
     facts: Survey
     fabric: Fabric
     head_fabric: Fabric
-    image_id: str | None
-    """Docker's id of the wanted image, None until it has been pulled."""
-    archive: str | None
+    image: Plan
+    """Which image, and which node has or gets it first."""
+    seed: Node | None
+    """That node; None for itself."""
     model: str
     """Path of the model in the containers."""
     secrets: pulumi.Output[dict[str, str]] | None
@@ -67,17 +70,28 @@ class Node(pulumi.ComponentResource):
             opts=inside,
         )
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
-        self.image = NodeImage(
-            self.name,
-            connection=self.connection,
-            image=args.cluster.image,
-            image_id=args.image_id,
-            archive=args.archive,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=[self.host], deleted_with=self.host),
-        )
+        self.image = self._image(inside)
         self.ipc_owner: docker.Container | None = None
         self.volumes = self._volumes()
         self.register_outputs({"fabric": self.fabric.address, "interface": self.fabric.interface})
+
+    def _image(self, inside: pulumi.ResourceOptions) -> NodeImage:
+        plan, cluster, seed = self.args.image, self.args.cluster, self.args.seed
+        build = cluster.image_build
+        upstream: list[pulumi.Resource] = [seed.image] if seed else []
+        return NodeImage(
+            self.name,
+            connection=self.connection,
+            image=cluster.image,
+            identity=plan.image.identity if plan.image else seed.image.identity if seed else None,
+            image_id=plan.ids[self.name],
+            source=Source(seed.connection, seed.fabric.address) if seed else None,
+            archive=cluster.image_archive,
+            build={**build.model_dump(), "digest": str(plan.context)} if build else None,
+            opts=pulumi.ResourceOptions.merge(
+                inside, pulumi.ResourceOptions(depends_on=[self.host, *upstream], deleted_with=self.host)
+            ),
+        )
 
     @property
     def roles(self) -> pulumi.ResourceOptions:

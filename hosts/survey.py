@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from hosts.faults import Fault
+from hosts.images import Image
 from hosts.ssh import Connection
 from settings import Cluster, Node
 
@@ -39,8 +40,16 @@ class Docker(Fact):
     error: str = ""
     version: str | None = None
     driver: str | None = None
-    image_id: str | None = None
+    containerd: bool = False
+    """Images are in the containerd store, where their ids are digests of manifests."""
+    image: Annotated[Image | None, BeforeValidator(lambda found: found and Image.of_inspect(found))] = None
+    """The image that the settings name, if it is there under that name."""
     containers: tuple[Container, ...] = ()
+
+    @property
+    def image_id(self) -> str | None:
+        """Docker's id of that image."""
+        return self.image.id if self.image else None
 
 
 class Interface(Fact):

@@ -87,7 +87,8 @@ def docker(image: str) -> dict[str, Any]:
     return {
         "version": info.get("ServerVersion"),
         "driver": info.get("Driver"),
-        "image_id": found and found["Id"],
+        "containerd": "io.containerd.snapshotter" in json.dumps(info.get("DriverStatus")),
+        "image": found and {key: found.get(key) for key in ("Id", "Os", "Architecture", "RootFS", "Config", "Size")},
         "containers": containers,
     }
 

@@ -74,8 +74,8 @@ def confined(resource: Registered) -> Iterator[str]:
 
 def pinned(resource: Registered) -> Iterator[str]:
     """Images are named by what they are: a tag means another image tomorrow."""
-    if resource.type not in {CONTAINER, NODE_IMAGE}:
-        return
+    if resource.type not in {CONTAINER, NODE_IMAGE} or (resource.type == NODE_IMAGE and resource.props.get("build")):
+        return  # what is built here is pinned by the hash of its directory
     image = resource.props.get("image")
     if not isinstance(image, str) or PINNED.search(image):
         return

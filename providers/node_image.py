@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import queue
-import subprocess
+import functools
 import tarfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,21 +11,29 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
+from hosts import build_context
 from hosts.faults import Fault
-from hosts.ssh import Connection, lines
+from hosts.image_sender import Counted, without_held
+from hosts.image_stock import FACTOR, Stock, check_room, missing_bytes, stock
+from hosts.images import CONTEXT_LABEL, Archive, Image, inspect, is_tag
+from hosts.ssh import Connection
 from providers import progress
 from providers.base import Provider
+from providers.image_copy import NotConnected, Source, copy
+from providers.transfer import Meter, feed, follow, started
 
-CHUNK = 4 << 20
-PROGRESS_SECONDS = 3.0
-PULL_SECONDS = 4 * 3600.0
-"""Bound of one pull: 20 GB at 1.5 MB/s."""
+PULL = """
+docker pull "$1" 2>&1 & pull=$!
+{ cat <&3; kill "$pull"; } >/dev/null 2>&1 &
+wait "$pull"
+"""
+"""A pull that ends when its input closes. The shell gives what runs behind no input of its own, hence the 3."""
 
 
 class NodeImageProvider(Provider):
-    """Present by image id: found, loaded from the operator's archive, or pulled."""
+    """Present by identity: found, copied over the fabric, loaded from the operator's archive, built, or pulled."""
 
-    compared = ("image", "image_id")
+    compared = ("image", "identity")
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
         """Bring the image to the node unless it is there."""
@@ -40,112 +45,151 @@ class NodeImageProvider(Provider):
         return UpdateResult(self._ensure(news))
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """The image with its id, or gone."""
-        found = image_id(Connection.load(props["connection"]), str(props["image"]))
-        return ReadResult(id_, dict(props)) if found == props["image_id"] else ReadResult("", {})
+        """The image with its id, or gone; under a tag that was moved to another image it is gone too."""
+        reference = str(props["image"] if is_tag(props["image"]) else props["image_id"])
+        found = inspect(Connection.load(props["connection"]), reference)
+        return ReadResult(id_, dict(props)) if found and found.id == props["image_id"] else ReadResult("", {})
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
-        connection, image = Connection.load(props["connection"]), str(props["image"])
-        wanted, archive = props.get("image_id"), props.get("archive")
-        found = image_id(connection, image)
-        if not found or (wanted and found != wanted):
-            if archive:
-                load(connection, Path(archive))
-            else:
-                pull(connection, image)
-            found = image_id(connection, image)
-        if not found or (wanted and found != wanted):
+        connection, reference, wanted = Connection.load(props["connection"]), str(props["image"]), props.get("identity")
+        context = (props.get("build") or {}).get("digest")
+        found = locate(connection, reference, wanted)
+        if not found or not _matches(found, wanted, context):
+            bring(connection, reference, wanted, props)
+            found = locate(connection, reference, wanted)
+        if not found or not _matches(found, wanted, context):
             raise Fault(
                 connection.node,
-                f"image {image} is {found or 'absent'} after the transfer, {wanted or 'any id'} wanted",
-                "rebuild the archive from the image named in `image`, or pin `image` by digest",
+                f"image {reference} is {found.id if found else 'absent'} after the transfer, another one is wanted",
+                "run it again; if it persists, `image` and `image_archive` name two images: correct one of them",
+                f"wanted identity {wanted}, found {found.identity}" if found else "",
             )
-        return {**props, "image_id": found}
+        if is_tag(reference):
+            connection.run("docker", "tag", found.id, reference, check=True)
+        return {**props, "image_id": found.id, "identity": found.identity}
 
 
-def image_id(connection: Connection, image: str) -> str | None:
-    """Id of an image on a node, None if it is not there."""
-    done = connection.run("docker", "image", "inspect", "--format", "{{.Id}}", image)
-    if done.returncode and "No such image" not in done.stderr:
-        raise Fault(connection.node, "Docker does not answer", f"look at it: {connection.by_hand()}", done.stderr)
-    return done.stdout.strip() or None
+def _matches(found: Image, wanted: str | None, context: str | None) -> bool:
+    return found.identity == wanted if wanted else context in (None, found.context)
 
 
-def archive_image_id(archive: Path) -> str:
-    """Image id in a `docker save` tar: the digest of the config that its manifest names.
+def locate(connection: Connection, reference: str, wanted: str | None) -> Image | None:
+    """The image under its name, or the wanted one under any: a tag may have moved, a copy has no registry's digest."""
+    found = inspect(connection, reference)
+    if wanted and (found is None or found.identity != wanted):
+        return stock(connection).holding(wanted) or found
+    return found
+
+
+def bring(connection: Connection, reference: str, wanted: str | None, props: Mapping[str, Any]) -> int:
+    """Bring the image from the first source that there is; the bytes that were sent to the node.
+
+    Args:
+        connection: the node that lacks it.
+        reference: its name.
+        wanted: its identity, None while unknown.
+        props: `source` (:meth:`Source.dump`), `archive` (path), `build` (context, dockerfile, digest); each may be
+            None. With none of them the image is pulled.
 
     Raises:
-        Fault: the file is absent or no archive of one image.
+        Fault: no source has it, or the transfer failed.
     """
-    try:
-        with tarfile.open(archive) as tar:
-            member = tar.extractfile("manifest.json")
-            config = Path(json.load(member)[0]["Config"]) if member else Path()
-    except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
-        raise Fault(
-            "operator", f"image archive {archive}: {error}", "make it with docker save, or correct `image_archive`"
-        ) from None
-    return f"sha256:{config.stem}"
-
-
-def load(connection: Connection, archive: Path) -> None:
-    """Stream a tar of the operator's machine into the node's Docker, with progress."""
-    size = archive.stat().st_size
-    process = subprocess.Popen(
-        connection.command("docker", "load", "--quiet"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    )
-    assert process.stdin and process.stdout  # noqa: S101, PT018 - opened as pipes
-    began = shown = time.monotonic()
-    sent = 0
-    try:
-        with archive.open("rb") as tar:
-            while chunk := tar.read(CHUNK):
-                process.stdin.write(chunk)
-                sent += len(chunk)
-                if (now := time.monotonic()) - shown >= PROGRESS_SECONDS:
-                    shown = now
-                    rate = sent / 1e6 / (now - began)
-                    progress.passing(
-                        f"Image of {connection.node}: {sent / 1e6:.0f} of {size / 1e6:.0f} MB, {rate:.0f} MB/s"
-                    )
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # docker's own words, read below, say why
-    output = process.stdout.read().decode(errors="replace")
-    if process.wait():
-        raise Fault(connection.node, f"docker load of {archive.name} failed", "is there room for it (df -h)?", output)
-    progress.lasting(f"Image of {connection.node}: loaded {size / 1e6:.0f} MB in {time.monotonic() - began:.0f} s")
-
-
-def pull(connection: Connection, image: str) -> None:
-    """Pull on the node, with Docker's own lines as progress."""
-    process = connection.start("docker", "pull", image)
-    assert process.stdin and process.stdout  # noqa: S101, PT018 - opened as pipes
-    process.stdin.close()
-    heard: list[str] = []
-    queued, began = lines(process), time.monotonic()
-    while True:
+    archive, build = props.get("archive"), props.get("build")
+    if props.get("source"):
+        source = Source.load(props["source"])
+        image = locate(source.connection, reference, wanted)
+        if image is None or (wanted and image.identity != wanted):
+            raise Fault(
+                source.connection.node, f"image {reference} has left the node", "run it again: another node is asked"
+            )
         try:
-            line = queued.get(timeout=PROGRESS_SECONDS)
-        except queue.Empty:  # without a terminal docker is silent while a layer comes
-            if time.monotonic() - began > PULL_SECONDS:
-                process.kill()
-        else:
-            if line is None:
-                break
-            heard.append(line)
-        last = heard[-1].strip() if heard else "waiting for the registry"
-        progress.passing(f"Image of {connection.node}: pulling, {time.monotonic() - began:.0f} s: {last}")
-    if process.wait():
+            return copy(source, connection, reference, image, stock(connection))
+        except NotConnected as fault:
+            if not archive:
+                raise
+            progress.lasting(f"Image of {connection.node}: loaded from here instead; {fault}")
+    if archive:
+        return load(connection, Archive.open(Path(archive), reference), stock(connection))
+    if build:
+        return build_image(connection, reference, build)
+    pull(connection, reference)
+    return 0
+
+
+def load(connection: Connection, archive: Archive, held: Stock) -> int:
+    """Stream a tar of the operator's machine into the node's Docker, without the layers that it has.
+
+    Returns:
+        Bytes that were sent.
+
+    Raises:
+        Fault: no room (nothing was sent), or Docker does not take it.
+    """
+    layers = list(archive.image.layers)
+    lowest = held.held(archive.image.layers)
+    about = missing_bytes(archive.sizes, lowest)
+    check_room(connection, held, FACTOR * about, f"image archive {archive.path.name}")
+    meter = Meter(f"Image of {connection.node}, from {archive.path.name}", about)
+
+    def write(sink: Counted) -> None:
+        with archive.path.open("rb") as tar:
+            without_held(tar, sink, layers, lowest)
+
+    try:
+        feed(connection, ("docker", "load", "--quiet"), write, meter)
+    except Fault as fault:
+        fault.cause = fault.cause.replace("`docker load --quiet`", f"docker load of {archive.path.name}")
+        raise
+    except (OSError, tarfile.TarError) as error:
+        raise Fault("operator", f"image archive {archive.path}: {error}", "make it again with docker save") from None
+    progress.lasting(meter.last())
+    return meter.sent
+
+
+def build_image(connection: Connection, reference: str, build: Mapping[str, Any]) -> int:
+    """Build on the node; the directory is streamed there.
+
+    Returns:
+        Bytes that were sent.
+
+    Raises:
+        Fault: the directory cannot be read, or the build failed, with Docker's words.
+    """
+    label = f"{CONTEXT_LABEL}={build['digest']}"
+    argv = ("docker", "build", "--tag", reference, "--label", label, "--file", build["dockerfile"], "-")
+    meter = Meter(f"Image of {connection.node}, built from {build['context']}", 0)
+    try:
+        feed(connection, argv, functools.partial(build_context.write, Path(build["context"])), meter)
+    except Fault as fault:
+        if fault.cause.startswith("`docker build"):
+            fault.cause, fault.remedy = "docker build failed", f"correct {build['context']}/{build['dockerfile']}"
+        raise
+    except (OSError, tarfile.TarError) as error:
+        raise Fault("operator", f"build context: {error}", "make it readable, or correct `image_build`") from None
+    progress.lasting(meter.last())
+    return meter.sent
+
+
+def pull(connection: Connection, reference: str) -> None:
+    """Pull on the node, with Docker's own lines as progress; raises Fault when no registry gives it."""
+    said: list[str] = []
+    meter = Meter("", 0)
+
+    def status() -> str:
+        last = said[-1].strip() if said else "waiting for the registry"
+        return f"Image of {connection.node}: pulling, {meter.seconds:.0f} s: {last}"
+
+    with started(connection, "sh", "-c", f"exec 3<&0; {PULL}", "sh", reference) as process:
+        for line in follow(connection, process, status):
+            said.append(line)  # noqa: PERF402 - the status reads it meanwhile
+    if process.returncode:
         raise Fault(
             connection.node,
-            f"image {image} is on no node and cannot be pulled",
+            f"image {reference} is on no node and cannot be pulled",
             "correct `image`, log in to its registry on the node, or give `image_archive` (docker save)",
-            "".join(heard),
+            "".join(said),
         )
+    progress.lasting(f"Image of {connection.node}: pulled in {meter.seconds:.0f} s")
 
 
 class NodeImage(Resource, module="spark", name="NodeImage"):
@@ -153,6 +197,8 @@ class NodeImage(Resource, module="spark", name="NodeImage"):
 
     image_id: pulumi.Output[str]
     """Docker's id of the image there (sha256:…)."""
+    identity: pulumi.Output[str]
+    """What the image is made of, the same on every node (:attr:`hosts.images.Image.identity`)."""
 
     def __init__(
         self,
@@ -160,9 +206,33 @@ class NodeImage(Resource, module="spark", name="NodeImage"):
         *,
         connection: Connection,
         image: str,
+        identity: pulumi.Input[str] | None,
         image_id: str | None,
+        source: Source | None,
         archive: str | None,
+        build: Mapping[str, str] | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        props = {"connection": connection.dump(), "image": image, "image_id": image_id, "archive": archive}
+        """Declare the image on a node.
+
+        Args:
+            name: of the node.
+            connection: to the node.
+            image: reference in the settings.
+            identity: of the wanted image, None where it must be built or pulled first.
+            image_id: Docker's id on the node, where it is known beforehand: a preview then shows it.
+            source: node to copy from.
+            archive: path of a `docker save` tar here.
+            build: context, dockerfile and digest of what is built from.
+            opts: as usual.
+        """
+        props = {
+            "connection": connection.dump(),
+            "image": image,
+            "identity": identity,
+            "image_id": image_id,
+            "source": source.dump() if source else None,
+            "archive": archive,
+            "build": dict(build) if build else None,
+        }
         super().__init__(NodeImageProvider(), name, props, opts)

@@ -111,6 +111,10 @@ def cluster_faults(cluster: Cluster) -> Faults:
         for index, mount in enumerate(host.mounts):
             if mount.key == str(PurePosixPath(cluster.model)):
                 yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
+    if cluster.image_build and cluster.image_archive:
+        yield ("image_build",), "image_archive is another source of the same image: remove one of them"
+    if cluster.image_build and ("@" in cluster.image or cluster.image.startswith("sha256:")):
+        yield ("image",), f"what image_build builds cannot be pinned beforehand: give it a tag, got {cluster.image!r}"
     yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
     yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
     yield from _sizes(cluster)

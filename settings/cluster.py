@@ -49,6 +49,15 @@ class Ray(Model):
     """More arguments of `ray start`, on every node."""
 
 
+class ImageBuild(Model):
+    """An image that is built on one node, from a directory of the operator's machine."""
+
+    context: Line
+    """Directory that is sent whole to `docker build`. A changed file in it makes a new image."""
+    dockerfile: Line = "Dockerfile"
+    """The Dockerfile, relative to the directory; Docker's own default."""
+
+
 class Node(Overridable):
     """One host. The first in the list is the head."""
 
@@ -105,7 +114,10 @@ class Cluster(Overridable):
     image: Image
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
     image_archive: Line | None = None
-    """`docker save` tar of the image on the operator's machine, loaded into nodes that lack the image."""
+    """`docker save` tar of the image on the operator's machine, for nodes that lack the image. One node loads it, the
+    others copy from that over the fabric. Without it the image is pulled."""
+    image_build: ImageBuild | None = None
+    """Build the image instead of pulling or loading it; `image` is the tag it gets. Pulled or loaded when unset."""
     model: NodePath
     """Model directory, the same path on every node, or `~/…` in each node's `home`."""
     served_model_name: Line | None = None

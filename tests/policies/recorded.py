@@ -109,9 +109,10 @@ def serve(**changes: Any) -> Recorded:
     return container("serve", "spark-1", command, **{"envs": environment, **changes})
 
 
-def node_image(image: str = f"nvcr.io/x/vllm@{ID}", stack: str = "spark") -> Recorded:
-    props = {"connection": {"node": "spark-1", "hops": [], "connect_timeout": 5.0}, "image": image, "image_id": ID}
-    return Recorded(NODE_IMAGE, "spark-1", props, stack=stack)
+def node_image(image: str = f"nvcr.io/x/vllm@{ID}", stack: str = "spark", **changes: Any) -> Recorded:
+    connection = {"node": "spark-1", "hops": [], "connect_timeout": 5.0}
+    props: dict[str, Any] = {"connection": connection, "image": image, "image_id": ID}
+    return Recorded(NODE_IMAGE, "spark-1", props | changes, stack=stack)
 
 
 def gpu_gate(**changes: Any) -> Recorded:

@@ -144,6 +144,10 @@ def test_a_digest_or_an_id_pins_an_image(image: str) -> None:
     assert check("image-pinned", head(image=image), node_image(image)) == []
 
 
+def test_an_image_that_is_built_is_pinned_by_its_directory() -> None:
+    assert check("image-pinned", node_image("ours:1", build={"context": "image", "digest": "d1"})) == []
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -94,6 +94,7 @@ class Answers(mocks.Mocks):
         outs = dict(args.inputs)
         if args.typ.endswith(":NodeImage"):
             outs["image_id"] = outs.get("image_id") or IMAGE_ID
+            outs["identity"] = outs.get("identity") or "1f" * 32
         if args.typ.endswith(":GpuGate"):
             outs["ray"] = "2.53.0"
         if args.typ.endswith(":ServeGate"):

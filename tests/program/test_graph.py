@@ -59,7 +59,7 @@ def test_order_of_creation(up: Outcome) -> None:
 
 
 def test_nodes_are_prepared_independently_of_each_other(up: Outcome) -> None:
-    for kind in ("Host", "NodeImage", "docker"):
+    for kind in ("Host", "docker"):
         assert not up.reaches(up[f"{kind} spark-2"], up[f"{kind} spark-1"])
         assert not up.reaches(up[f"{kind} spark-1"], up[f"{kind} spark-2"])
 

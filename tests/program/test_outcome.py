@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,10 @@ from pulumi.runtime import rpc
 
 from hosts.faults import Fault
 from tests.program.stack import CONTAINER, KEY, Outcome, Program
-from tests.samples import IMAGE_ID, container, settings, survey, surveys
+from tests.samples import IMAGE_ID, container, inspected, settings, survey, surveys
+from tests.samples.archives import oci
 
+IMAGE = "vllm:1"
 DOWN = Fault("spark-2", "192.168.200.13 does not answer", "is it switched on and connected?")
 
 
@@ -122,7 +122,7 @@ def test_ambiguous_fabric_is_one_error(program: Program) -> None:
 
 def test_different_images_of_one_name_are_one_error(program: Program) -> None:
     """C06."""
-    docker = {"version": "28", "image_id": "sha256:" + "2e" * 32, "containers": []}
+    docker = {"version": "28", "image": inspected("sha256:" + "2e" * 32), "containers": []}
     found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, docker=docker)})
     assert "is a different one on each node" in found.errors[0]
     assert IMAGE_ID in found.errors[0]
@@ -130,19 +130,60 @@ def test_different_images_of_one_name_are_one_error(program: Program) -> None:
 
 
 def test_image_of_one_node_is_wanted_on_all(program: Program) -> None:
-    docker: dict[str, Any] = {"version": "28", "image_id": None, "containers": []}
+    docker: dict[str, Any] = {"version": "28", "image": None, "containers": []}
     found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, docker=docker)})
     assert found["NodeImage spark-2"].inputs["image_id"] == IMAGE_ID
 
 
+def test_same_image_in_another_kind_of_store_is_no_difference(program: Program) -> None:
+    """C06, second half."""
+    other = {**inspected(IMAGE_ID), "Id": "sha256:" + "3d" * 32}
+    docker = {"version": "28", "driver": "overlayfs", "containerd": True, "image": other, "containers": []}
+    found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, docker=docker)})
+    assert not found.errors
+    assert {one.name: one.inputs["image_id"] for one in found.of(":NodeImage")} == {
+        "spark-1": IMAGE_ID,
+        "spark-2": other["Id"],
+    }
+    assert len({one.inputs["identity"] for one in found.of(":NodeImage")}) == 1
+    images = {one.name: one.inputs["image"] for one in found.of(CONTAINER)}
+    assert images["spark-1-serve"] == IMAGE_ID
+    assert images["spark-2-ray-worker"] == other["Id"]
+
+
+def test_nodes_copy_from_the_one_that_has_the_image(program: Program) -> None:
+    docker: dict[str, Any] = {"version": "28", "image": None, "containers": []}
+    found = program.run(facts={"spark-1": survey(1, docker=docker), "spark-2": survey(2)})
+    head, worker = found["NodeImage spark-1"], found["NodeImage spark-2"]
+    assert head.inputs["source"]["address"] == "192.168.200.13"
+    assert head.inputs["source"]["connection"]["node"] == "spark-2"
+    assert not worker.inputs.get("source")
+    assert found.reaches(head, worker)
+
+
+def test_without_the_image_anywhere_the_head_pulls_and_the_others_copy(program: Program) -> None:
+    docker: dict[str, Any] = {"version": "28", "image": None, "containers": []}
+    found = program.run(facts={name: survey(i + 1, docker=docker) for i, name in enumerate(surveys())})
+    head, worker = found["NodeImage spark-1"], found["NodeImage spark-2"]
+    assert not head.inputs.get("identity")
+    assert not head.inputs.get("source")
+    assert worker.inputs["identity"] == "1f" * 32, "what the head's turned out to be"
+    assert worker.inputs["source"]["address"] == "192.168.200.12"
+
+
+def test_directory_is_built_from_on_the_head_and_copied_to_the_others(program: Program, tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM vllm:1\n")
+    found = program.run(settings(image="ours:1", image_build={"context": str(tmp_path)}))
+    assert found["NodeImage spark-1"].inputs["build"]["dockerfile"] == "Dockerfile"
+    assert found["NodeImage spark-2"].inputs["source"]["connection"]["node"] == "spark-1"
+    assert found.reaches(found["NodeImage spark-2"], found["NodeImage spark-1"])
+
+
 def test_archive_decides_which_image_is_meant(program: Program, tmp_path: Path) -> None:
-    data = json.dumps([{"Config": f"blobs/sha256/{'2e' * 32}"}]).encode()
-    info = tarfile.TarInfo("manifest.json")
-    info.size = len(data)
-    with tarfile.open(tmp_path / "image.tar", "w") as tar:
-        tar.addfile(info, io.BytesIO(data))
-    found = program.run(settings(image_archive=str(tmp_path / "image.tar")))
-    assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {"sha256:" + "2e" * 32}
+    archive = oci(tmp_path / "image.tar", IMAGE, [b"base", b"top"])
+    found = program.run(settings(image_archive=str(archive.path)))
+    assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {archive.id}
+    assert not found["NodeImage spark-1"].inputs.get("source")
 
 
 def test_absent_archive_is_one_error(program: Program) -> None:

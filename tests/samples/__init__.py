@@ -49,13 +49,25 @@ def hca(name: str, netdev: str, state: str = "4: ACTIVE") -> dict[str, Any]:
     return {"name": name, "interfaces": [netdev], "state": state}
 
 
+def inspected(id_: str = IMAGE_ID, *layers: str, **config: Any) -> dict[str, Any]:
+    """One image as `docker image inspect` prints it; by default the id stands for its only layer too."""
+    return {
+        "Id": id_,
+        "Os": "linux",
+        "Architecture": "arm64",
+        "RootFS": {"Type": "layers", "Layers": list(layers) or [id_]},
+        "Config": {"Env": ["PATH=/usr/bin"], **config},
+        "Size": 20_000_000_000,
+    }
+
+
 def spark(number: int, **changes: Any) -> dict[str, Any]:
     """What the survey script prints on a Spark: port f1 of the QSFP cage in use, its twin up without an address."""
     return {
         "hostname": f"spark-{number:04d}",
         "architecture": "aarch64",
         "cpus": 20,
-        "docker": {"version": "28.5.2", "driver": "overlay2", "image_id": IMAGE_ID, "containers": []},
+        "docker": {"version": "28.5.2", "driver": "overlay2", "image": inspected(), "containers": []},
         "gpus": [{"index": 0, "name": "NVIDIA GB10", "uuid": f"GPU-{number}"}],
         "gpu_error": "",
         "interfaces": [

@@ -15,6 +15,8 @@ home=@HOME@
 show() { IFS= read -rd '' text < "$1"; printf %s "$text"; }
 printf '%s\\0' "$@" > "$home/calls/$EPOCHREALTIME-$$"
 if [ "$1" = load ]; then cat > "$home/loaded"; fi
+if [ "$1" = build ]; then cat > "$home/context"; fi
+if [ "$1" = save ] && [ -e "$home/saved" ]; then cat "$home/saved"; fi
 last=${@: -1}
 key="$1 $last"
 if [ "$1" = exec ]; then key="exec $3"; fi

@@ -1,8 +1,7 @@
-"""NodeImage: present by identity, nothing sent when it is there, and clear words when it cannot be brought."""
+"""NodeImage: present by identity, nothing sent when it is there, each source in its turn, clear words on failure."""
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -10,157 +9,326 @@ from typing import Any
 
 import pytest
 
+from hosts import image_stock
 from hosts.faults import Fault
+from hosts.images import CONTEXT_LABEL, Image
 from hosts.ssh import Connection
-from providers.node_image import NodeImageProvider, archive_image_id
+from providers import image_copy
+from providers.image_copy import Source
+from providers.node_image import NodeImageProvider
+from providers.plugin import CANCELLED
+from tests.samples import inspected
+from tests.samples.archives import CONFIG, Saved, oci
 from tests.unit.fake_docker import FakeDocker, says
 
 IMAGE = "vllm-qwen3.5-gb10:1"
-WANTED = "sha256:" + "1f" * 32
-OTHER = "sha256:" + "2e" * 32
 ABSENT = says(code=1, stderr=f"Error response from daemon: No such image: {IMAGE}")
 INSPECT = f"image {IMAGE}"
-
-
-def props(**changes: Any) -> dict[str, Any]:
-    return {
-        "connection": Connection("spark-1", ()).dump(),
-        "image": IMAGE,
-        "image_id": WANTED,
-        "archive": None,
-    } | changes
-
-
-def save(path: Path, config: str, **members: Any) -> Path:
-    """An archive as docker save writes it."""
-    with tarfile.open(path, "w") as tar:
-        for name, value in ({"manifest.json": [{"Config": config, "RepoTags": [IMAGE]}]} | members).items():
-            data = json.dumps(value).encode()
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    return path
+GRAPH, CONTAINERD = "[]", '[["driver-type","io.containerd.snapshotter.v1"]]'
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Path:
-    return save(tmp_path / "image.tar", f"blobs/sha256/{'1f' * 32}")
+def saved(tmp_path: Path) -> Saved:
+    return oci(tmp_path / "image.tar", IMAGE, [b"base" * 1000, b"top" * 300])
 
 
-def test_image_that_is_there_is_not_sent(docker: FakeDocker, archive: Path) -> None:
-    docker.answer(INSPECT, says(f"{WANTED}\n"))
-    found = NodeImageProvider().create(props(archive=str(archive)))
-    assert (found.id, found.outs) == (f"spark-1/{WANTED}", props(archive=str(archive)))
-    assert [call[0] for call in docker.calls] == ["image"]
+def of(saved: Saved) -> dict[str, Any]:
+    """The archive's image as Docker inspects it."""
+    return inspected(saved.id, *saved.layers) | {"Config": CONFIG, "Size": 5000}
 
 
-def test_any_image_of_the_name_will_do_when_none_is_pinned(docker: FakeDocker) -> None:
-    docker.answer(INSPECT, says(f"{OTHER}\n"))
-    outs = NodeImageProvider().create(props(image_id=None)).outs
-    assert outs
-    assert outs["image_id"] == OTHER
+def shown(*images: dict[str, Any]) -> dict[str, Any]:
+    return says("".join(json.dumps(image) + "\n" for image in images))
 
 
-@pytest.mark.parametrize("before", [ABSENT, says(f"{OTHER}\n")])
+OTHER = inspected("sha256:" + "2e" * 32)
+
+
+def stocked(docker: FakeDocker, *images: dict[str, Any], status: str = GRAPH) -> None:
+    """What the node's Docker holds, and where."""
+    docker.answer("info {{.DockerRootDir}}|{{json .DriverStatus}}", says(f"{docker.home}|{status}\n"))
+    ids = sorted(image["Id"] for image in images)
+    docker.answer("image --no-trunc", says("".join(f"{id_}\n" for id_ in ids)))
+    if ids:
+        docker.answer(f"image {ids[-1]}", shown(*images))
+
+
+def props(saved: Saved, **changes: Any) -> dict[str, Any]:
+    return {
+        "connection": Connection("spark-1", ()).dump(),
+        "image": IMAGE,
+        "identity": Image.of_inspect(of(saved)).identity,
+        "image_id": None,
+        "source": None,
+        "archive": None,
+        "build": None,
+    } | changes
+
+
+def outs(props: dict[str, Any]) -> dict[str, Any]:
+    found = NodeImageProvider().create(props).outs
+    assert found
+    return found
+
+
+def other_node() -> dict[str, Any]:
+    """A source that is this machine too."""
+    return Source(Connection("spark-2", ()), "127.0.0.1").dump()
+
+
+def names(tar: Path) -> set[str]:
+    with tarfile.open(tar) as found:
+        return set(found.getnames())
+
+
+def test_image_that_is_there_is_not_sent(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, shown(of(saved)))
+    found = NodeImageProvider().create(props(saved, archive=str(saved.path), source=other_node()))
+    assert found.id == f"spark-1/{saved.id}"
+    assert found.outs == props(saved, archive=str(saved.path), source=other_node(), image_id=saved.id)
+    assert {call[0] for call in docker.calls} <= {"image", "tag"}
+
+
+def test_any_image_of_the_name_will_do_when_none_is_pinned(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, shown(OTHER))
+    found = outs(props(saved, identity=None))
+    assert (found["image_id"], found["identity"]) == (OTHER["Id"], Image.of_inspect(OTHER).identity)
+
+
+def test_image_that_is_there_under_another_name_is_named_and_not_sent(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, shown(OTHER))
+    stocked(docker, OTHER, of(saved))
+    assert outs(props(saved, archive=str(saved.path)))["image_id"] == saved.id
+    assert docker.called("tag") == [["tag", saved.id, IMAGE]]
+    assert not docker.called("load")
+
+
+@pytest.mark.parametrize("before", [(), (OTHER,)])
 def test_absent_or_other_image_is_loaded_from_the_archive(
-    docker: FakeDocker, archive: Path, before: dict[str, Any], capfd: pytest.CaptureFixture[str]
+    docker: FakeDocker, saved: Saved, before: tuple[dict[str, Any], ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    docker.answer(INSPECT, before, says(f"{WANTED}\n"))
-    NodeImageProvider().create(props(archive=str(archive)))
-    assert (docker.home / "loaded").read_bytes() == archive.read_bytes()
-    assert not docker.called("pull")
-    assert capfd.readouterr().out.startswith("Image of spark-1: loaded ")
+    docker.answer(INSPECT, shown(*before) if before else ABSENT, shown(of(saved)))
+    stocked(docker, *before)
+    outs(props(saved, archive=str(saved.path)))
+    assert names(docker.home / "loaded") == names(saved.path)
+    assert capfd.readouterr().out.startswith("Image of spark-1, from image.tar: 0.0 MB sent in ")
 
 
-def test_archive_of_another_image_is_a_fault_with_both_ids(docker: FakeDocker, archive: Path) -> None:
-    docker.answer(INSPECT, ABSENT, says(f"{OTHER}\n"))
-    with pytest.raises(Fault, match=f"is {OTHER} after the transfer, {WANTED} wanted"):
-        NodeImageProvider().create(props(archive=str(archive)))
+@pytest.mark.parametrize(("status", "left_out"), [(GRAPH, 1), (CONTAINERD, 0)])
+def test_archive_is_loaded_without_the_layers_that_are_there(
+    docker: FakeDocker, saved: Saved, status: str, left_out: int
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker, inspected("sha256:" + "5f" * 32, saved.layers[0], "sha256:" + "60" * 32), status=status)
+    outs(props(saved, archive=str(saved.path)))
+    assert names(saved.path) - names(docker.home / "loaded") == set(saved.files[:left_out])
 
 
-def test_archive_under_another_name_is_a_fault(docker: FakeDocker, archive: Path) -> None:
+def test_another_image_after_the_transfer_is_a_fault(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, ABSENT, shown(OTHER))
+    stocked(docker)
+    with pytest.raises(Fault, match=f"is {OTHER['Id']} after the transfer, another one is wanted"):
+        outs(props(saved, archive=str(saved.path)))
+
+
+def test_load_that_fails_has_docker_own_words(docker: FakeDocker, saved: Saved) -> None:
     docker.answer(INSPECT, ABSENT)
-    with pytest.raises(Fault, match="is absent after the transfer"):
-        NodeImageProvider().create(props(archive=str(archive)))
-
-
-def test_load_that_fails_has_docker_own_words(docker: FakeDocker, archive: Path) -> None:
-    docker.answer(INSPECT, ABSENT)
+    stocked(docker)
     docker.answer("load --quiet", says(code=1, stderr="write /layer.tar: no space left on device"))
     with pytest.raises(Fault, match=r"docker load of image\.tar failed") as caught:
-        NodeImageProvider().create(props(archive=str(archive)))
+        outs(props(saved, archive=str(saved.path)))
     assert "no space left on device" in caught.value.evidence
 
 
-def test_docker_that_ends_before_the_archive_does_is_a_fault(
-    docker: FakeDocker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_room_is_known_before_the_first_byte(
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large = save(tmp_path / "large.tar", f"{'1f' * 32}.json", filler="x" * (8 << 20))
-    monkeypatch.setattr("providers.node_image.CHUNK", 1 << 16)
-    docker.program.write_text(
-        "#!/bin/sh\n"
-        'case "$1" in image) echo "No such image" >&2; exit 1;; esac\n'
-        'echo "Cannot connect to the Docker daemon"; exit 1\n'
+    docker.answer(INSPECT, ABSENT)
+    stocked(docker)
+    monkeypatch.setattr(image_stock, "SLACK", 1e12)
+    with pytest.raises(Fault, match=r"no room for image archive image\.tar: [\d.]+ GB needed in .*, [\d.]+ GB free"):
+        outs(props(saved, archive=str(saved.path)))
+    assert not docker.called("load")
+
+
+def test_image_is_copied_from_the_node_that_has_it(
+    docker: FakeDocker, saved: Saved, capfd: pytest.CaptureFixture[str]
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker, inspected("sha256:" + "5f" * 32, saved.layers[0]))
+    (docker.home / "saved").write_bytes(saved.path.read_bytes())
+    outs(props(saved, source=other_node()))
+    assert names(saved.path) - names(docker.home / "loaded") == {saved.files[0]}
+    assert docker.called("save") == [["save", IMAGE]]
+    said = capfd.readouterr().out
+    assert "Image of spark-1, from spark-2: 0.0 MB sent in " in said
+    assert "1 of 2 layers were there" in said
+
+
+def test_copy_of_an_image_pinned_by_digest_goes_by_its_id(docker: FakeDocker, saved: Saved) -> None:
+    pinned = f"vllm@{saved.id}"
+    docker.answer(f"image {pinned}", ABSENT, shown(of(saved)), ABSENT)
+    stocked(docker)
+    docker.answer("image --no-trunc", says(), says(), says(), says(f"{saved.id}\n"))
+    docker.answer(f"image {saved.id}", shown(of(saved)))
+    (docker.home / "saved").write_bytes(saved.path.read_bytes())
+    assert outs(props(saved, image=pinned, source=other_node()))["image_id"] == saved.id
+    assert docker.called("save") == [["save", saved.id]]
+    assert not docker.called("tag")
+
+
+def test_partial_image_that_is_refused_is_sent_whole(
+    docker: FakeDocker, saved: Saved, capfd: pytest.CaptureFixture[str]
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker, inspected("sha256:" + "5f" * 32, saved.layers[0]))
+    (docker.home / "saved").write_bytes(saved.path.read_bytes())
+    docker.answer("load --quiet", says(code=1, stderr="layer not found"), says())
+    outs(props(saved, source=other_node()))
+    assert names(docker.home / "loaded") == names(saved.path)
+    assert "refused, all are sent: layer not found" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("key", "node", "words"),
+    [("load --quiet", "spark-1", "docker load failed"), (f"save {IMAGE}", "spark-2", "sending the image failed")],
+)
+def test_end_that_fails_is_named_with_its_words(
+    docker: FakeDocker, saved: Saved, key: str, node: str, words: str
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
+    (docker.home / "saved").write_bytes(saved.path.read_bytes())
+    docker.answer(key, says(code=1, stderr="what Docker says"))
+    with pytest.raises(Fault, match=words) as caught:
+        outs(props(saved, source=other_node()))
+    assert (caught.value.node, caught.value.evidence.strip()) == (node, "what Docker says")
+
+
+def test_source_without_room_for_docker_save_is_named(
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown({**of(saved), "Size": 10**18}))
+    stocked(docker)
+    docker.answer(f"history {saved.id}", says("900\n4000\n"))
+    monkeypatch.setattr(image_copy, "started", None)
+    with pytest.raises(Fault, match=r"no room for `docker save`") as caught:
+        outs(props(saved, source=other_node()))
+    assert caught.value.node == "spark-2"
+
+
+@pytest.mark.parametrize("with_archive", [False, True])
+def test_source_not_reached_over_the_fabric_is_named_or_the_archive_taken(
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch, with_archive: bool
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
+    monkeypatch.setattr(image_copy, "RECEIVER", image_copy.RECEIVER.replace('question["port"])', "1)"))
+    wanted = props(saved, source=other_node(), archive=str(saved.path) if with_archive else None)
+    if with_archive:
+        outs(wanted)
+        assert names(docker.home / "loaded") == names(saved.path)
+    else:
+        with pytest.raises(Fault, match=r"spark-2 is not reached on 127\.0\.0\.1 \(fabric\)") as caught:
+            outs(wanted)
+        assert "Connection refused" in caught.value.evidence
+
+
+@pytest.mark.parametrize("how", ["copy", "load", "pull"])
+def test_interrupt_ends_it_and_what_it_started(
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
+    program = docker.program.read_text()
+    hang = 'case "$1" in save|load|pull) echo $$ >> @HOME@/pids; exec sleep 600;; esac\n'.replace(
+        "@HOME@", str(docker.home)
     )
-    with pytest.raises(Fault, match=r"docker load of large\.tar failed") as caught:
-        NodeImageProvider().create(props(archive=str(large)))
-    assert "Cannot connect" in caught.value.evidence
+    docker.program.write_text(program.replace("#!/bin/bash\n", f"#!/bin/bash\n{hang}"))
+    monkeypatch.setattr("providers.transfer.CANCELLED", Pressed(docker.home / "pids"))
+    sources: dict[str, dict[str, Any]] = {
+        "copy": {"source": other_node()},
+        "load": {"archive": str(saved.path)},
+        "pull": {},
+    }
+    with pytest.raises(Fault, match="interrupted while the image was on its way"):
+        outs(props(saved, **sources[how]))
+    for pid in (docker.home / "pids").read_text().split():
+        assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert not CANCELLED.is_set()
 
 
-def test_without_archive_the_image_is_pulled(docker: FakeDocker) -> None:
-    docker.answer(INSPECT, ABSENT, says(f"{WANTED}\n"))
+class Pressed:
+    """Ctrl-C as soon as docker runs."""
+
+    def __init__(self, pids: Path) -> None:
+        self.pids = pids
+
+    def is_set(self) -> bool:
+        return self.pids.exists() and bool(self.pids.read_text())
+
+
+def test_directory_is_built_with_its_hash_as_label(docker: FakeDocker, saved: Saved, tmp_path: Path) -> None:
+    folder = tmp_path / "context"
+    folder.mkdir()
+    (folder / "Dockerfile").write_text("FROM vllm:1\n")
+    label = {CONTEXT_LABEL: "d1"}
+    docker.answer(INSPECT, shown(OTHER), shown(inspected("sha256:" + "77" * 32, Labels=label)))
+    build = {"context": str(folder), "dockerfile": "Dockerfile", "digest": "d1"}
+    assert outs(props(saved, identity=None, build=build))["image_id"] == "sha256:" + "77" * 32
+    assert names(docker.home / "context") == {"Dockerfile"}
+    assert docker.called("build")[0][1:5] == ["--tag", IMAGE, "--label", f"{CONTEXT_LABEL}=d1"]
+
+
+def test_build_that_fails_has_docker_own_words(docker: FakeDocker, saved: Saved, tmp_path: Path) -> None:
+    docker.answer(INSPECT, ABSENT)
+    docker.answer("build -", says(code=1, stderr="unknown instruction: FORM"))
+    build = {"context": str(tmp_path), "dockerfile": "Dockerfile", "digest": "d1"}
+    with pytest.raises(Fault, match="docker build failed") as caught:
+        outs(props(saved, identity=None, build=build))
+    assert "unknown instruction: FORM" in caught.value.evidence
+
+
+def test_without_other_source_the_image_is_pulled(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
     docker.answer(f"pull {IMAGE}", says("latest: Pulling from x\nStatus: Downloaded newer image\n"))
-    NodeImageProvider().create(props())
+    outs(props(saved))
     assert docker.called("pull") == [["pull", IMAGE]]
 
 
-def test_image_that_is_nowhere_is_a_fault_with_the_ways_out(docker: FakeDocker) -> None:
+def test_image_that_is_nowhere_is_a_fault_with_the_ways_out(docker: FakeDocker, saved: Saved) -> None:
     docker.answer(INSPECT, ABSENT)
+    stocked(docker)
     docker.answer(f"pull {IMAGE}", says(code=1, stderr="manifest unknown"))
     with pytest.raises(Fault, match=f"image {IMAGE} is on no node and cannot be pulled") as caught:
-        NodeImageProvider().create(props())
+        outs(props(saved))
     assert "image_archive" in caught.value.remedy
     assert "manifest unknown" in caught.value.evidence
 
 
-def test_docker_that_does_not_answer_is_not_an_absent_image(docker: FakeDocker) -> None:
+def test_docker_that_does_not_answer_is_not_an_absent_image(docker: FakeDocker, saved: Saved) -> None:
     docker.answer(INSPECT, says(code=1, stderr="Cannot connect to the Docker daemon"))
     with pytest.raises(Fault, match="Docker does not answer"):
-        NodeImageProvider().create(props())
+        outs(props(saved))
+    docker.answer(INSPECT, ABSENT)
+    docker.answer("info {{.DockerRootDir}}|{{json .DriverStatus}}", says(code=1, stderr="Cannot connect"))
+    with pytest.raises(Fault, match="Docker does not answer"):
+        outs(props(saved))
     assert not docker.called("pull")
 
 
-@pytest.mark.parametrize(
-    ("answer", "id_"), [(says(f"{WANTED}\n"), "spark-1/x"), (says(f"{OTHER}\n"), ""), (ABSENT, "")]
-)
-def test_refresh_finds_the_image_or_that_it_is_gone(docker: FakeDocker, answer: dict[str, Any], id_: str) -> None:
-    docker.answer(INSPECT, answer)
-    found = NodeImageProvider().read("spark-1/x", props())
-    assert (found.id, found.outs) == (id_, props() if id_ else {})
+@pytest.mark.parametrize("there", ["same", "other", "absent"])
+def test_refresh_finds_the_image_or_that_it_is_gone(docker: FakeDocker, saved: Saved, there: str) -> None:
+    docker.answer(INSPECT, {"same": shown(of(saved)), "other": shown(OTHER), "absent": ABSENT}[there])
+    known = props(saved, image_id=saved.id)
+    found = NodeImageProvider().read("spark-1/x", known)
+    assert (found.id, found.outs) == (("spark-1/x", known) if there == "same" else ("", {}))
 
 
-def test_update_brings_the_image_that_is_now_wanted(docker: FakeDocker) -> None:
-    docker.answer(INSPECT, ABSENT, says(f"{OTHER}\n"))
-    outs = NodeImageProvider().update("spark-1/x", props(), props(image_id=OTHER)).outs
-    assert outs
-    assert outs["image_id"] == OTHER
-
-
-@pytest.mark.parametrize("config", [f"{'1f' * 32}.json", f"blobs/sha256/{'1f' * 32}"])
-def test_archive_id_in_both_layouts_of_docker_save(tmp_path: Path, config: str) -> None:
-    assert archive_image_id(save(tmp_path / "image.tar", config)) == WANTED
-
-
-@pytest.mark.parametrize("content", [None, b"", b"no tar", "empty", "no manifest", "manifest null"])
-def test_archive_that_is_none_is_a_fault_that_names_it(tmp_path: Path, content: str | bytes | None) -> None:
-    path = tmp_path / "image.tar"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content == "empty":
-        save(path, "x", **{"manifest.json": []})
-    elif content == "no manifest":
-        tarfile.open(path, "w").close()
-    elif content == "manifest null":
-        save(path, "x", **{"manifest.json": None})
-    with pytest.raises(Fault, match=r"image archive .*image\.tar"):
-        archive_image_id(path)
+def test_update_brings_the_image_that_is_now_wanted(docker: FakeDocker, saved: Saved) -> None:
+    docker.answer(INSPECT, shown(OTHER), shown(of(saved)))
+    stocked(docker, OTHER)
+    found = NodeImageProvider().update("spark-1/x", props(saved), props(saved, archive=str(saved.path))).outs
+    assert found
+    assert found["image_id"] == saved.id

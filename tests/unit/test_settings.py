@@ -82,7 +82,7 @@ def test_minimal_settings_give_the_field_case() -> None:
 
 def test_every_setting_can_be_given() -> None:
     found = parse(FULL)
-    assert set(FULL) == set(Cluster.model_fields), "the sample leaves a setting out"
+    assert set(FULL) | {"image_build"} == set(Cluster.model_fields), "the sample leaves a setting out"
     assert (found.gpus, found.tensor_parallel, found.model_name) == (4, 2, "qwen")
     assert found.model_dump(mode="json", exclude_unset=True) == FULL
 
@@ -132,6 +132,7 @@ def test_malformed_ssh_address_is_refused_in_words(ssh: str) -> None:
         ({"ray": {"dashbord": True}}, f"{KEY}.ray.dashbord: unknown setting; did you mean 'dashboard'?"),
         ({"deadlines": {"conect": 1}}, f"{KEY}.deadlines.conect: unknown setting; did you mean 'connect'?"),
         ({"mounts": [{"source": "/a", "taget": "/b"}]}, "mounts[0].taget: unknown setting; did you mean 'target'?"),
+        ({"image_build": {"contxt": "a"}}, "image_build.contxt: unknown setting; did you mean 'context'?"),
         ({"ulimits": [{"nme": "a", "soft": 1, "hard": 1}]}, "ulimits[0].nme: unknown setting; did you mean 'name'?"),
     ],
 )
@@ -143,6 +144,9 @@ def test_unknown_setting_names_its_path_and_the_nearest_known(changes: dict[str,
     ("changes", "wanted"),
     [
         ({"nodes": []}, ".nodes: "),
+        ({"image_build": {}}, ".image_build.context: is required"),
+        ({"image_build": {"context": "a"}, "image_archive": "b"}, "is another source of the same image"),
+        ({"image_build": {"context": "a"}}, "cannot be pinned beforehand: give it a tag"),
         ({"nodes": "spark-1"}, ".nodes: "),
         ({"nodes": [node(name="Spark 1")]}, ".nodes[0].name: must be lower-case letters, digits and dashes"),
         ({"nodes": [node(name="-a")]}, ".nodes[0].name: must be lower-case"),

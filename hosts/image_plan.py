@@ -1,0 +1,72 @@
+"""Where the image comes from, decided from the surveys before anything is registered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hosts import build_context
+from hosts.faults import Fault
+from hosts.images import Archive, Image
+from hosts.survey import Survey
+from settings import Cluster
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which node has the image or gets it first, and which image it is."""
+
+    seed: str
+    """Name of the node that the others copy from: it has the image, or it loads, builds or pulls it."""
+    image: Image | None
+    """None until it has been pulled or built."""
+    context: str | None = None
+    """Hash of the directory to build from, where the settings name one."""
+    ids: Mapping[str, str | None] = field(default_factory=dict)
+    """By node: Docker's id of the image, there or to be there; None where that cannot be known beforehand."""
+
+
+def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
+    """Decide on the image and its seed: a node that has it, the head first; else the head.
+
+    Raises:
+        Fault: nodes have different images under this name and nothing says which is meant, or the archive or the
+            build's directory cannot be read.
+    """
+    names = [node.name for node in cluster.nodes]  # the head is the first
+    found = {name: surveys[name].docker.image for name in names}
+    there = {name: image for name, image in found.items() if image}
+    context, wanted = None, None
+    if cluster.image_archive:
+        wanted = Archive.open(Path(cluster.image_archive), cluster.image).image
+    elif cluster.image_build:
+        context = build_context.digest(Path(cluster.image_build.context), cluster.image_build.dockerfile)
+        wanted = next((image for image in there.values() if image.context == context), None)
+    else:
+        wanted = _the_one(cluster, there)
+    held = {name: image.id for name, image in there.items() if wanted and image.identity == wanted.identity}
+    # Graph drivers agree on the id, the containerd store makes one of its own.
+    graph = [name for name in names if not surveys[name].docker.containerd]
+    agreed = next(
+        (held[name] for name in graph if name in held), wanted.id if wanted and cluster.image_archive else None
+    )
+    ids = {name: held.get(name) or (agreed if name in graph else None) for name in names}
+    return Plan(next(iter(held), names[0]), wanted, context, ids)
+
+
+def _the_one(cluster: Cluster, there: Mapping[str, Image]) -> Image | None:
+    """The image that all nodes mean by this name, None where no node has it."""
+    if not there:
+        return None
+    first, image = next(iter(there.items()))
+    others = {name: other for name, other in there.items() if other.identity != image.identity}
+    if others:
+        raise Fault(
+            ", ".join([first, *others]),
+            f"image {cluster.image} is a different one on each node",
+            f"pin `image` by digest, or remove the wrong one (docker image rm {cluster.image}): it is then copied "
+            "from the other node",
+            "\n".join([f"{first}: {image.id}", *(f"{n}: {o.id} ({image.difference(o)})" for n, o in others.items())]),
+        )
+    return image

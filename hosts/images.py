@@ -1,0 +1,157 @@
+"""Which image a node has: identity by what the image is made of, not by its tag nor by the id of one kind of store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hosts.faults import Fault
+from hosts.ssh import Connection
+
+CONFIG = (
+    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Labels", "StopSignal", "User", "Volumes", "WorkingDir",
+)  # fmt: skip
+"""What of an image's configuration counts: the fields of the OCI image specification (config.md). Docker's own
+(Healthcheck, OnBuild, Shell, Hostname, …) are shown by some versions and stores only, and would be false alarms."""
+
+CONTEXT_LABEL = "dgx-spark-cluster.context"
+"""Label of an image built here: hash of the directory it was built from."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as one store, or one archive, holds it."""
+
+    id: str
+    """Docker's id: the config's digest on graph drivers, the manifest's or index's with the containerd image store."""
+    platform: str
+    layers: tuple[str, ...]
+    """Digests of the uncompressed layers (diff ids), lowest first: the same in every store."""
+    config: Mapping[str, Any]
+    """What containers of it start with, fields of :data:`CONFIG` that are set."""
+    size: int = 0
+    """Bytes as Docker counts them."""
+
+    @classmethod
+    def of_inspect(cls, found: Mapping[str, Any]) -> Image:
+        """From an element of `docker image inspect`."""
+        return cls(
+            found["Id"],
+            f"{found.get('Os', '')}/{found.get('Architecture', '')}",
+            tuple((found.get("RootFS") or {}).get("Layers") or ()),
+            _set(found.get("Config") or {}),
+            found.get("Size") or 0,
+        )
+
+    @classmethod
+    def of_config(cls, raw: bytes) -> Image:
+        """From the configuration blob of an archive."""
+        found = json.loads(raw)
+        return cls(
+            f"sha256:{hashlib.sha256(raw).hexdigest()}",
+            f"{found.get('os', '')}/{found.get('architecture', '')}",
+            tuple(found["rootfs"]["diff_ids"]),
+            _set(found.get("config") or {}),
+        )
+
+    @cached_property
+    def identity(self) -> str:
+        """Equal for the same image in any store: a hash of platform, layers and configuration."""
+        parts = [self.platform, self.layers, self.config]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    @property
+    def context(self) -> str | None:
+        """Hash of the directory it was built from here, None for other images."""
+        context: str | None = (self.config.get("Labels") or {}).get(CONTEXT_LABEL)
+        return context
+
+    def difference(self, other: Image) -> str:
+        """How another image differs, in a few words; empty for the same one."""
+        if self.platform != other.platform:
+            return f"{self.platform} and {other.platform}"
+        if self.layers != other.layers:
+            same = common(self.layers, other.layers)
+            return f"layers differ from the {same + 1}. of {len(self.layers)} and {len(other.layers)} on"
+        names = [name for name in CONFIG if self.config.get(name) != other.config.get(name)]
+        return f"same layers, other {', '.join(names)}" if names else ""
+
+
+def _set(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: config[name] for name in CONFIG if config.get(name)}
+
+
+def common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
+    """How many of the lowest layers two images share."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def is_tag(reference: str) -> bool:
+    """Whether a reference is a name that a copy can carry; digests of registries and ids it cannot."""
+    return "@" not in reference and not reference.startswith("sha256:")
+
+
+def inspect(connection: Connection, reference: str) -> Image | None:
+    """An image on a node, None if it is not there; raises Fault when Docker does not answer."""
+    done = connection.run("docker", "image", "inspect", "--format", "{{json .}}", reference)
+    if done.returncode == 0:
+        return Image.of_inspect(json.loads(done.stdout))
+    if "No such image" not in done.stderr:
+        raise Fault(connection.node, "Docker does not answer", f"look at it: {connection.by_hand()}", done.stderr)
+    return None
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A `docker save` tar on the operator's machine."""
+
+    path: Path
+    image: Image
+    sizes: tuple[int, ...]
+    """Bytes of each layer's file."""
+
+    @classmethod
+    def open(cls, path: Path, reference: str) -> Archive:
+        """Read what it holds; of several images the one of this name.
+
+        Raises:
+            Fault: the file is absent, no archive, or does not hold the image.
+        """
+        try:
+            with tarfile.open(path) as tar:
+                entry = _entry(json.loads(_content(tar, "manifest.json")), reference)
+                image = Image.of_config(_content(tar, entry["Config"]))
+                sizes = tuple(_size(tar, name) for name in entry["Layers"])
+        except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
+            raise Fault(
+                "operator", f"image archive {path}: {error}", "make it with docker save, or correct `image_archive`"
+            ) from None
+        return cls(path, image, sizes)
+
+
+def _entry(manifest: Any, reference: str) -> dict[str, Any]:
+    named = [entry for entry in manifest if reference in (entry.get("RepoTags") or ())]
+    found: dict[str, Any] = named[0] if named else manifest[0]
+    if not named and len(manifest) > 1:
+        raise ValueError(f"holds {len(manifest)} images, none of them {reference}")
+    return found
+
+
+def _content(tar: tarfile.TarFile, name: str) -> bytes:
+    member = tar.extractfile(name)
+    if member is None:
+        raise ValueError(f"{name} is no file")
+    return member.read()
+
+
+def _size(tar: tarfile.TarFile, name: str) -> int:
+    member = tar.getmember(name)
+    # The older format saves a layer that occurs twice as a link to the first.
+    return member.size if member.isreg() else 0
