@@ -10,6 +10,9 @@ from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node
 
+IDLE_MIB = 64
+"""GPU memory that does not count as held: an idle desktop showed 18 MiB (Xorg, gnome-shell) in the field case."""
+
 
 def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[Fault]:
     """All faults that the surveys show, in the order of the nodes."""
@@ -20,6 +23,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             by_hand = Connection.of(cluster, node).by_hand()
             faults += _docker(node, facts, by_hand)
             faults += _gpus(cluster, node, facts, by_hand)
+            faults += _occupants(stack, node, facts, by_hand)
             faults += _files(cluster, node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             faults += _ports(cluster, stack, node, facts)
@@ -46,6 +50,25 @@ def _gpus(cluster: Cluster, node: Node, facts: Survey, by_hand: str) -> Iterator
             f"{node.gpus} GPU(s) wanted, nvidia-smi shows {len(facts.gpus)}",
             f"correct `gpus` of the node, or look at the driver: {by_hand} nvidia-smi",
             facts.gpu_error or "\n".join(gpu.name for gpu in facts.gpus),
+        )
+
+
+def _occupants(stack: str, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    containers = {container.id: container for container in facts.docker.containers}
+    for process in facts.gpu_processes:
+        container = containers.get(process.container)
+        if container and container.labels.get("stack") == stack:
+            continue
+        if process.mib is not None and process.mib < IDLE_MIB:
+            continue
+        held, stop = f"pid {process.pid}", f"sudo kill {process.pid}"
+        if container:
+            held, stop = f"{held}, container {container.name}", f"docker stop {container.name}"
+        elif process.unit:
+            held, stop = f"{held}, unit {process.unit}", f"sudo systemctl disable --now {process.unit}"
+        memory = "an unknown amount of memory" if process.mib is None else f"{process.mib} MiB"
+        yield Fault(
+            node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {by_hand} {stop}"
         )
 
 

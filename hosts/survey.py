@@ -79,6 +79,19 @@ class Gpu(Fact):
     uuid: str
 
 
+class GpuProcess(Fact):
+    """A process that computes on a GPU."""
+
+    pid: int
+    name: str
+    mib: int | None
+    """GPU memory it holds, None where nvidia-smi does not say."""
+    container: str
+    """Docker's id of its container, or empty."""
+    unit: str
+    """Its systemd unit, or empty."""
+
+
 class Listener(Fact):
     """A process that listens on a port we need; empty fields where only root may know."""
 
@@ -106,6 +119,7 @@ class Survey(Fact):
     docker: Annotated[Docker, BeforeValidator(lambda value: value or {})]
     gpus: tuple[Gpu, ...]
     gpu_error: str
+    gpu_processes: tuple[GpuProcess, ...]
     interfaces: tuple[Interface, ...]
     hcas: tuple[Hca, ...]
     listeners: tuple[Listener, ...]

@@ -6,7 +6,6 @@ as the node's own interpreter runs it.
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -97,9 +96,38 @@ def gpus() -> dict[str, Any]:
     """GPUs by nvidia-smi, whose memory readings are [N/A] on a GB10 and not asked for."""
     done = run("nvidia-smi", "--query-gpu=index,name,uuid", "--format=csv,noheader")
     if done.returncode:
-        return {"gpus": [], "gpu_error": (done.stderr or done.stdout).strip()}
+        return {"gpus": [], "gpu_error": (done.stderr or done.stdout).strip(), "gpu_processes": []}
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") >= 2]
-    return {"gpus": [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows], "gpu_error": ""}
+    return {
+        "gpus": [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows],
+        "gpu_error": "",
+        "gpu_processes": gpu_processes(),
+    }
+
+
+def gpu_processes() -> list[dict[str, Any]]:
+    """Who computes on a GPU, with the memory that nvidia-smi tells (a GB10 tells it for processes), in MiB."""
+    done = run("nvidia-smi", "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits")
+    found = []
+    for line in done.stdout.splitlines() if done.returncode == 0 else []:
+        pid, _, rest = line.partition(",")
+        name, _, memory = rest.rpartition(",")
+        if pid.strip().isdigit():
+            mib = int(memory) if memory.strip().isdigit() else None
+            found.append({"pid": int(pid), "name": name.strip(), "mib": mib, **owner(int(pid))})
+    return found
+
+
+def owner(pid: int) -> dict[str, str]:
+    """Container and systemd unit that a process belongs to, by its cgroups; empty where it has none."""
+    try:
+        groups = Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        groups = ""
+    containers = re.findall(r"[0-9a-f]{64}", groups)
+    units = re.findall(r"/([^/\n]+\.service)", groups)
+    # The innermost of each: the node may be a container itself.
+    return {"container": containers[-1] if containers else "", "unit": units[-1] if units else ""}
 
 
 def interfaces() -> list[dict[str, Any]]:
@@ -152,19 +180,14 @@ def listeners(ports: list[int]) -> list[dict[str, Any]]:
     found = []
     for line in done.stdout.splitlines():
         address, _, port = line.split()[3].rpartition(":")
-        owner = re.search(r'\(\("(?P<name>[^"]*)",pid=(?P<pid>\d+)', line)
-        container = ""
-        if owner:
-            with contextlib.suppress(OSError):
-                ids = re.findall(r"[0-9a-f]{64}", Path(f"/proc/{owner['pid']}/cgroup").read_text())
-                container = ids[-1] if ids else ""  # the innermost: the node may be a container itself
+        process = re.search(r'\(\("(?P<name>[^"]*)",pid=(?P<pid>\d+)', line)
         found.append(
             {
                 "port": int(port),
                 "address": address,
-                "process": owner["name"] if owner else "",
-                "pid": int(owner["pid"]) if owner else None,
-                "container": container,
+                "process": process["name"] if process else "",
+                "pid": int(process["pid"]) if process else None,
+                "container": owner(int(process["pid"]))["container"] if process else "",
             }
         )
     return found

@@ -134,6 +134,23 @@ def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving:
     assert_one_clear_error(done.output, "spark-1: ", "spark-2: ", "ssh aurora@10.1.230.180")
 
 
+def test_a_process_that_holds_the_gpu_is_named_with_its_unit(serving: Stack) -> None:
+    """C20."""
+    before = everything()
+    pid = on("spark-2", "systemctl", "show", "--property", "MainPID", "--value", "ssh").strip()
+    occupants = "/etc/lab/compute-apps.csv"
+    on("spark-2", "sudo", "sh", "-c", f"mkdir -p /etc/lab; echo '{pid}, /usr/bin/python3, 19135' > {occupants}")
+    try:
+        done = serving.up()
+    finally:
+        on("spark-2", "sudo", "rm", occupants)
+    assert done.code != 0
+    assert_one_clear_error(
+        done.output, f"spark-2: the GPU is held by /usr/bin/python3 (pid {pid}, unit ssh.service) with 19135 MiB"
+    )
+    assert everything() == before
+
+
 @contextmanager
 def docker_stopped(node: str) -> Iterator[None]:
     """Docker down on a node, containers and all."""

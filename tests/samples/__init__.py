@@ -70,6 +70,7 @@ def spark(number: int, **changes: Any) -> dict[str, Any]:
         "docker": {"version": "28.5.2", "driver": "overlay2", "image": inspected(), "containers": []},
         "gpus": [{"index": 0, "name": "NVIDIA GB10", "uuid": f"GPU-{number}"}],
         "gpu_error": "",
+        "gpu_processes": [],
         "interfaces": [
             interface("enP7s7", f"10.1.230.{179 + number}/24", speed=10000),
             interface("enp1s0f1np1", f"192.168.200.{11 + number}/24", speed=200000),

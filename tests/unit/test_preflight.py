@@ -58,6 +58,36 @@ def test_missing_gpu_is_named_with_the_drivers_words() -> None:
     assert "couldn't communicate" in fault.evidence
 
 
+def occupant(**changes: Any) -> dict[str, Any]:
+    return {"pid": 114687, "name": "/usr/bin/python3", "mib": 19135, "container": "", "unit": ""} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "held", "stop"),
+    [
+        ({"unit": "vllm-cluster.service"}, "unit vllm-cluster.service", "sudo systemctl disable --now vllm-cluster"),
+        ({"container": "s" * 64, "unit": "docker.service"}, "container reranker", "docker stop reranker"),
+        ({}, "(pid 114687)", "sudo kill 114687"),
+    ],
+)
+def test_who_holds_the_gpu_is_named_with_the_command_that_stops_it(
+    changes: dict[str, Any], held: str, stop: str
+) -> None:
+    """C20."""
+    strangers = docker(container("reranker", "serve", stack=None))
+    (fault,) = faults(gpu_processes=[occupant(**changes)], docker=strangers)
+    assert "the GPU is held by /usr/bin/python3" in fault.cause
+    assert held in fault.cause
+    assert fault.cause.endswith("with 19135 MiB")
+    assert stop in fault.remedy
+
+
+def test_own_processes_and_an_idle_desktop_hold_no_gpu() -> None:
+    ours = docker(container("dgx-spark-cluster-lab-serve", "serve"))
+    desktop = occupant(name="/usr/lib/xorg/Xorg", mib=18)
+    assert faults(gpu_processes=[occupant(container="s" * 64), desktop], docker=ours) == []
+
+
 def test_absent_model_directory_is_named() -> None:
     fault = only(faults(number=2, model={"error": "No such file or directory", "files": 0, "config": False}))
     assert fault.node == "spark-2"
