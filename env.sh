@@ -7,7 +7,7 @@ if [ -x "$root/.build/toolchain/bin/pulumi" ]; then
   export PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION=true PULUMI_DISABLE_REGISTRY_RESOLVE=true
 fi
 export PATH="$root/.venv/bin:$PATH"
-export PULUMI_SKIP_UPDATE_CHECK=true
+export PULUMI_SKIP_UPDATE_CHECK=true PULUMI_SUPPRESS_NEO_LINK=true
 # The program asks all nodes before the refresh does: a dead host is one clear line, not a provider's timeout.
 export PULUMI_RUN_PROGRAM=true
 if [ -z "${PULUMI_BACKEND_URL:-}" ]; then

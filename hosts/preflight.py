@@ -103,17 +103,18 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
 
 def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey) -> Iterator[Fault]:
     needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
-    running = {
-        container.labels.get("role"): container.id
+    ours = {
+        container.labels.get("role"): container
         for container in facts.docker.containers
-        if container.labels.get("stack") == stack and container.state == "running"
+        if container.labels.get("stack") == stack
     }
     if node != cluster.head:
         return
     for listener in facts.listeners:
         role, setting = needed[listener.port]
-        # Without root the process is not shown: then the running container of that role is taken to own its port.
-        if role in running and (listener.pid is None or listener.container == running[role]):
+        own = ours.get(role)
+        # Without root the process is not shown: then the living container of that role is taken to own its port.
+        if own and (listener.container == own.id or (listener.pid is None and own.state in ("running", "paused"))):
             continue
         who = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
         yield Fault(

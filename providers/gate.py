@@ -212,7 +212,9 @@ class Wait:
                 self._suspects[one.container] = (cause, self._seen)
             if cause:
                 self._causes[one.container] = cause
-            dead = state is MISSING or state.status in ("exited", "dead") or state.restarts - first >= RESTARTS
+            dead = (
+                state is MISSING or state.status in ("exited", "dead", "paused") or state.restarts - first >= RESTARTS
+            )
             if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
                 raise self._broken(one, state)
 
@@ -220,6 +222,11 @@ class Wait:
         by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
         if state is MISSING:
             return Fault(one.connection.node, f"the {one.role} container is gone", "run pulumi up again")
+        if state.status == "paused":
+            resume = f"{one.connection.by_hand()} docker unpause {one.container[:12]}"
+            return Fault(
+                one.connection.node, f"{self.name}: the {one.role} container is paused", f"resume it: {resume}"
+            )
         cause = diagnose(f"{state.error}\n{state.log}") or self._causes.get(one.container)
         fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
         if state.restarts:

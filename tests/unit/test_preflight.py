@@ -133,9 +133,10 @@ def test_stack_whose_name_continues_ours_is_not_taken_for_a_stranger() -> None:
     assert "stack 'test-two' already runs" in only(faults(docker=docker(other))).cause
 
 
-def test_port_of_our_own_container_is_no_fault() -> None:
+@pytest.mark.parametrize("state", ["running", "paused", "restarting"])
+def test_port_of_our_own_container_is_no_fault(state: str) -> None:
     """C18: an interrupted run left serve running."""
-    serve = container(SERVE, "serve")
+    serve = container(SERVE, "serve", state=state)
     assert faults(docker=docker(serve), listeners=[listener(30000, "vllm", 4321, serve["id"])]) == []
 
 

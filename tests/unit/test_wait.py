@@ -174,6 +174,13 @@ def test_one_or_two_restarts_are_waited_out(case: Case, restarts: int) -> None:
     assert case.wait() == {"go": 1}
 
 
+def test_paused_container_ends_the_wait_with_the_command_that_resumes_it(case: Case) -> None:
+    case.looks(state("paused"))
+    fault = case.fault()
+    assert fault.cause == "Test gate: the serve container is paused"
+    assert f"docker unpause {SERVE.container[:12]}" in fault.remedy
+
+
 def test_fatal_line_of_a_living_container_counts_when_the_next_look_still_shows_it(case: Case) -> None:
     case.logs(FATAL)
     fault = case.fault()
