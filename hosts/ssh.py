@@ -198,6 +198,15 @@ class Connection:
         parts += ["-p", str(last.port)] if last.port else []
         return shlex.join([*parts, last.destination])
 
+    def _copy_id(self) -> str:
+        """A command that installs the user's key; ssh-copy-id has no -J."""
+        words = shlex.split(self.by_hand())
+        words = ["-o" if word == "-J" else word for word in words]
+        jump = words.index("-o") + 1 if "-o" in words else None
+        if jump:
+            words[jump] = f"ProxyJump={words[jump]}"
+        return shlex.join(["ssh-copy-id", *words[1:]])
+
     def unreachable(self, stderr: str) -> Fault:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
@@ -214,6 +223,7 @@ class Connection:
                     "login": last.destination,
                     "ssh": self.by_hand(),
                     "node": self.node,
+                    "copy_id": self._copy_id(),
                 }
                 return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
         return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
@@ -226,7 +236,7 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
         "if you expected that: ssh-keygen -R {known_as}, then {ssh}",
     ),
     ("Host key verification failed", "the host key of {host} is not known", "check and accept it once: {ssh}"),
-    ("Permission denied", "{host} refuses the login of {login}", "install your key: ssh-copy-id {login}, then {ssh}"),
+    ("Permission denied", "{host} refuses the login of {login}", "install your key: {copy_id}, then {ssh}"),
     (
         "Too many authentication failures",
         "{host} refuses the login: too many keys offered",

@@ -185,7 +185,9 @@ class Wait:
                     verdict = self.judge(reading)
                     if verdict.fault:
                         raise verdict.fault
-                    if verdict.opened:
+                    if verdict.opened and not all(state.status == "running" for state in self._states.values()):
+                        next_look = 0.0  # Ray and vLLM notice a death late: their word does not do alone
+                    elif verdict.opened:
                         self.lasting(f"{self.name}: {verdict.text} ({time.monotonic() - self._began:.1f} s)")
                         return reading
                     self._progress(verdict.text)

@@ -20,7 +20,7 @@ _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
 def parse(value: object) -> Cluster:
     """Validate the configuration value; raises SettingsError that lists every fault with its YAML path."""
     if not isinstance(value, dict):
-        raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model")
+        raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model: start from Pulumi.spark.yaml")
     try:
         # As JSON and strict: a list may be a tuple there, but "30000" is no number.
         return Cluster.model_validate_json(json.dumps(value), strict=True)

@@ -202,7 +202,14 @@ def test_fatal_line_of_the_run_before_a_restart_does_not_count(case: Case) -> No
     assert case.wait() == {"go": 1}
 
 
-def test_docker_that_does_not_answer_is_not_a_missing_container(case: Case) -> None:
+def test_opening_word_does_not_do_while_a_container_does_not_run(case: Case) -> None:
+    case.looks(state("restarting"), state("restarting"), state())
+    case.readings({"go": 1}, {"go": 2}, {"go": 3}, {"go": 4})
+    assert case.wait() in ({"go": 3}, {"go": 4})
+
+
+def test_docker_that_does_not_answer_is_not_a_missing_container(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "BLIND_SECONDS", 0.5)
     case.looks(says(code=1, stderr="Cannot connect to the Docker daemon at unix:///var/run/docker.sock."))
     fault = case.fault()
     assert "gone" not in fault.cause
