@@ -34,8 +34,9 @@ from settings import parse
 def survey(address):
     return Survey.model_validate(
         dict(
-            hostname="spark", architecture="aarch64", cpus=20, gpus=[], gpu_error="", hcas=[], listeners=[],
-            missing=[], devices=["/dev/infiniband"], docker=dict(image={image_id!r} and dict(Id={image_id!r})),
+            hostname="spark", architecture="aarch64", cpus=20, gpus=[], gpu_error="", gpu_processes=[], hcas=[],
+            listeners=[], missing=[], devices=["/dev/infiniband"],
+            docker=dict(image={image_id!r} and dict(Id={image_id!r})),
             interfaces=[dict(name="enp1s0f1np1", addresses=[address], mtu=9000, speed=200000)],
             model=dict(error="", files=3, config=True),
         )
