@@ -76,9 +76,7 @@ class Connection:
         """Address of the node's Docker engine for pulumi_docker.Provider."""
         if not self.hops:
             return "unix:///var/run/docker.sock"
-        last = self.hops[-1]
-        host = f"[{last.host}]" if ":" in last.host else last.host
-        return "ssh://" + (f"{last.user}@" if last.user else "") + host + (f":{last.port}" if last.port else "")
+        return f"ssh://{_place(self.hops[-1])}"
 
     @property
     def options(self) -> list[str]:
@@ -142,9 +140,7 @@ class Connection:
                 _text(slow.stderr),
             ) from None
         except FileNotFoundError as missing:
-            raise Fault(
-                self.node, f"no {missing.filename} on this machine", f"install {missing.filename} and run again"
-            ) from None
+            raise self._not_installed(str(missing.filename)) from None
         if done.returncode == UNREACHABLE and self.hops:
             raise self.unreachable(done.stderr + self._words_of_the_way(done.stderr))
         if check and done.returncode:
@@ -155,6 +151,9 @@ class Connection:
                 done.stderr or done.stdout,
             )
         return done
+
+    def _not_installed(self, program: str) -> Fault:
+        return Fault(self.node, f"no {program} on this machine", f"install {program} and run again")
 
     def _words_of_the_way(self, stderr: str) -> str:
         """What a jump host or ProxyCommand said: ssh drops its words with ControlPersist, so ask once without."""
@@ -174,7 +173,7 @@ class Connection:
         """Start a command on the node that streams lines; it should end by itself when its input closes."""
         command = self.command(*argv)
         if shutil.which(command[0]) is None:
-            raise Fault(self.node, f"no {command[0]} on this machine", f"install {command[0]} and run again")
+            raise self._not_installed(command[0])
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -190,22 +189,22 @@ class Connection:
         """A command that a user can paste to log in."""
         if not self.hops:
             return "on this machine"
-        last = self.hops[-1]
-        parts = ["ssh"]
-        parts += ["-F", self.config_file] if self.config_file else []
-        parts += ["-J", ",".join(_jump(hop) for hop in self.hops[:-1])] if len(self.hops) > 1 else []
-        parts += ["-i", last.identity_file] if last.identity_file else []
-        parts += ["-p", str(last.port)] if last.port else []
-        return shlex.join([*parts, last.destination])
+        return self._typed("ssh", "-J", "{}")
 
     def _copy_id(self) -> str:
         """A command that installs the user's key; ssh-copy-id has no -J."""
-        words = shlex.split(self.by_hand())
-        words = ["-o" if word == "-J" else word for word in words]
-        jump = words.index("-o") + 1 if "-o" in words else None
-        if jump:
-            words[jump] = f"ProxyJump={words[jump]}"
-        return shlex.join(["ssh-copy-id", *words[1:]])
+        return self._typed("ssh-copy-id", "-o", "ProxyJump={}")
+
+    def _typed(self, program: str, jump_option: str, jump_value: str) -> str:
+        """A command line of ssh or its like to the node; the jump hosts stand in `jump_value` for {}."""
+        last = self.hops[-1]
+        parts = [program]
+        parts += ["-F", self.config_file] if self.config_file else []
+        if len(self.hops) > 1:
+            parts += [jump_option, jump_value.format(",".join(_place(hop) for hop in self.hops[:-1]))]
+        parts += ["-i", last.identity_file] if last.identity_file else []
+        parts += ["-p", str(last.port)] if last.port else []
+        return shlex.join([*parts, last.destination])
 
     def unreachable(self, stderr: str) -> Fault:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
@@ -274,7 +273,8 @@ def lines(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
     return found
 
 
-def _jump(hop: Hop) -> str:
+def _place(hop: Hop) -> str:
+    """`user@host:port` as ssh's -J and an ssh:// address have it, IPv6 in brackets."""
     host = f"[{hop.host}]" if ":" in hop.host else hop.host
     return (f"{hop.user}@" if hop.user else "") + host + (f":{hop.port}" if hop.port else "")
 

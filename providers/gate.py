@@ -208,12 +208,12 @@ class Wait:
             self._states[one.container] = state
             first = self._first.setdefault(one.container, state.restarts)
             cause = diagnose(state.log, self.expected)
-            if not cause:
-                self._suspects.pop(one.container, None)
-            elif self._suspects.get(one.container, (None, 0))[0] != cause:
-                self._suspects[one.container] = (cause, self._seen)
             if cause:
                 self._causes[one.container] = cause
+                if self._suspects.get(one.container, (None, 0))[0] != cause:
+                    self._suspects[one.container] = (cause, self._seen)
+            else:
+                self._suspects.pop(one.container, None)
             dead = (
                 state is MISSING or state.status in ("exited", "dead", "paused") or state.restarts - first >= RESTARTS
             )

@@ -191,3 +191,9 @@ def test_connect_deadline_below_half_a_second_is_still_one() -> None:
 
 def test_given_identity_is_the_only_one_offered() -> None:
     assert understood(Connection("n", (TARGET,)).options, TARGET.destination)["identitiesonly"] == "yes"
+
+
+def test_key_is_installed_through_the_jump_host() -> None:
+    fault = Connection("spark-2", (JUMP, TARGET), "cfg").unreachable("u@h: Permission denied (publickey).")
+    way = "-o ProxyJump=aurora@10.1.230.180:2222 -i /keys/spark aurora@192.168.200.13"
+    assert f"ssh-copy-id -F cfg {way}," in fault.remedy
