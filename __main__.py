@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pulumi
 
-from components.cluster import Cluster, ClusterArgs
+from engines import vllm_image
 from hosts.faults import Fault, Faults
 from hosts.operation import destroying
 from hosts.preflight import check
@@ -28,13 +29,19 @@ def main() -> None:
     stack = pulumi.get_stack()
     try:
         settings = parse(read(config))
-        surveys, faults = survey_all(settings)
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(survey_all, settings)
+            # Pulumi's SDKs take as long to import as the nodes to answer.
+            from components.cluster import Cluster, ClusterArgs  # noqa: PLC0415
+
+            surveys, faults = asked.result()
         if destroying():
             if faults:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         key, secrets = read_secrets(config)
         faults += check(settings, stack, surveys)
+        faults += vllm_image.check(settings, stack, surveys, pulumi.log.info)
         if faults:
             raise Faults(faults)
         cluster = Cluster(ClusterArgs(stack, settings, surveys, key, secrets))

@@ -13,9 +13,11 @@ import pulumi
 from components.node import Node, NodeArgs
 from components.ray import Ray
 from components.serve import Serve
+from engines import vllm_image
 from hosts.fabric import choose
 from hosts.image_plan import plan
 from hosts.survey import Survey
+from providers.image_gate import ImageGate
 from settings import Cluster as Settings
 
 
@@ -64,10 +66,21 @@ class Cluster(pulumi.ComponentResource):
                 inside,
             )
         nodes = [made[node.name] for node in settings.nodes]
-        ray = Ray(settings, nodes, inside)
+        head = nodes[0]
+        gate = ImageGate(
+            "image",
+            connection=head.connection,
+            stack=args.stack,
+            image=settings.image,
+            image_id=head.image.image_id,
+            mounts=vllm_image.mounts(settings, settings.head, head.args.facts),
+            arguments=vllm_image.arguments(settings),
+            opts=pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(deleted_with=head.host)),
+        )
+        ray = Ray(settings, nodes, gate, inside)
         serve = Serve(
             settings,
-            nodes[0],
+            head,
             ray,
             addresses=[end.address for end in fabric.values()],
             api_key=args.api_key,
@@ -89,6 +102,7 @@ class Cluster(pulumi.ComponentResource):
                 for node in nodes
             ],
             "ray": {"address": ray.address, "version": ray.gate.ray},
+            "vllm": gate.vllm,
             "first_token_seconds": serve.gate.first_token_seconds,
             "tokens_per_second": serve.gate.tokens_per_second,
         }

@@ -11,7 +11,7 @@ import pulumi_docker as docker
 
 from engines import vllm_ray
 from hosts import ownership
-from hosts.containers import claim
+from hosts.containers import claim, remove_all
 from hosts.fabric import Fabric
 from hosts.image_plan import Plan
 from hosts.ssh import Connection
@@ -60,6 +60,10 @@ class Node(pulumi.ComponentResource):
             ssh_opts=self.connection.options,
             opts=inside,
         )
+        # Also in a preview: it must say so.
+        takeover = pulumi.ResourceHook(
+            f"{self.name}-takeover", self._take_over, pulumi.ResourceHookOptions(on_dry_run=True)
+        )
         self.host = Host(
             self.name,
             connection=self.connection,
@@ -67,7 +71,9 @@ class Node(pulumi.ComponentResource):
             facts=dump(args.facts),
             grace=args.cluster.deadlines.stop,
             timeout=args.cluster.deadlines.survey,
-            opts=inside,
+            opts=pulumi.ResourceOptions.merge(
+                inside, pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_create=[takeover]))
+            ),
         )
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
         self.image = self._image(inside)
@@ -97,6 +103,20 @@ class Node(pulumi.ComponentResource):
     def roles(self) -> pulumi.ResourceOptions:
         """Options of what lives in this node's Docker: its provider, and no delete of its own when the host goes."""
         return pulumi.ResourceOptions(provider=self.docker, deleted_with=self.host, depends_on=[self.host])
+
+    def _take_over(self, _args: pulumi.ResourceHookArgs) -> None:
+        """Before a node is new to this state: what a lost state, or another one, left there of this stack goes."""
+        containers = self.args.facts.docker.containers
+        ours = sorted(one.name for one in containers if one.labels.get("stack") == self.args.stack)
+        if not ours:
+            return
+        pulumi.log.warn(
+            f"{self.name}: {', '.join(ours)} of stack {self.args.stack!r} are there, but this state does not know "
+            "them (it is new, or was lost): up removes them and starts anew",
+            self,
+        )
+        if not pulumi.runtime.is_dry_run():
+            remove_all(self.connection, self.args.stack, self.args.cluster.deadlines.stop)
 
     def _claim(self, args: pulumi.ResourceHookArgs) -> None:
         """Before a container is created: free its name, if the survey saw it taken a moment ago."""

@@ -10,20 +10,27 @@ from components.node import Node
 from engines import vllm_ray
 from providers.gate import Watched
 from providers.gpu_gate import GpuGate
+from providers.image_gate import ImageGate
 from settings import Cluster
 
 
 class Ray(pulumi.ComponentResource):
     """One Ray cluster over all nodes; serve may start when its gate exists."""
 
-    def __init__(self, cluster: Cluster, nodes: Sequence[Node], opts: pulumi.ResourceOptions | None = None) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Sequence[Node],
+        image: ImageGate,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
         super().__init__("dgx-spark-cluster:index:Ray", "ray", None, opts)
         head, *workers = nodes
         head_container = head.container(
             "ray-head",
             vllm_ray.ray_command(cluster, head.args.settings, head.fabric, head.fabric),
             upstream="",
-            opts=pulumi.ResourceOptions(parent=self),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[image]),
         )
         containers = [(head, "ray-head", head_container)]
         containers += [

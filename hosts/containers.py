@@ -36,14 +36,21 @@ FORMAT = "{{.State.StartedAt}} {{.RestartCount}} {{json .State}}"
 INSPECT = """
 state=$(docker inspect --type container --format "$3" "$1") || exit 3
 echo "$state"
-[ "$2" = 0 ] || docker logs --since "${state%% *}" --tail "$2" "$1" 2>&1
+[ "$2" = 0 ] || docker logs --since "${4:-${state%% *}}" --tail "$2" "$1" 2>&1
 """
-"""The log of the last start only: what an earlier one died of must not count against this one."""
 
 
-def look(connection: Connection, container: str, log_lines: int = LOG_LINES) -> State:
-    """State and log's end of a container; raises Fault when the node cannot be asked."""
-    done = connection.run("sh", "-c", INSPECT, "sh", container, str(log_lines), FORMAT, timeout=30)
+def look(connection: Connection, container: str, log_lines: int = LOG_LINES, *, all_starts: bool = False) -> State:
+    """State and log's end of a container; raises Fault when the node cannot be asked.
+
+    Args:
+        connection: to its node.
+        container: Docker's id.
+        log_lines: how much of the log.
+        all_starts: the log of earlier starts too. What an earlier one died of must not count against a recovery.
+    """
+    since = ["1970-01-01T00:00:00Z"] if all_starts else []
+    done = connection.run("sh", "-c", INSPECT, "sh", container, str(log_lines), FORMAT, *since, timeout=30)
     if done.returncode == 3 and "No such container" in done.stderr:
         return MISSING
     first, _, log = done.stdout.partition("\n")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hosts.containers import MISSING, State, exec_probe, look
+from pulumi.dynamic import CreateResult, UpdateResult
+
+from hosts.containers import LOG_LINES, MISSING, State, exec_probe, look
 from hosts.diagnosis import Cause, diagnose, phase
 from hosts.faults import Fault
 from hosts.ssh import Connection, lines
 from providers import progress
+from providers.base import Provider
 from providers.plugin import CANCELLED
 
 READING_SECONDS = 0.25
 """Pause between two readings of a probe."""
 LOOK_SECONDS = (1.0, 10.0)
-"""Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the node
-CPU that a loading engine wants."""
+"""Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the
+node CPU that a loading engine wants."""
 PROGRESS_SECONDS = 5.0
 """A line of progress at least this often."""
 SUSPECT_SECONDS = 10.0
@@ -33,6 +36,26 @@ RESTARTS = 3
 """Restarts within one wait that make a crash loop. One or two are a recovery: Ray's head came back, serve follows."""
 
 Reading = dict[str, Any]
+
+
+class GateProvider(Provider):
+    """Base of the gates: a resource that exists only while a fact is verified."""
+
+    def create(self, props: Mapping[str, Any]) -> CreateResult:
+        """Verify the fact; a Fault otherwise, and the resource does not exist."""
+        return CreateResult(self.name(props), self.verify(props))
+
+    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+        """Verify anew after what the fact is about was replaced, or the expectation changed."""
+        return UpdateResult(self.verify(news))
+
+    def name(self, props: Mapping[str, Any]) -> str:
+        """Pulumi's id of the gate."""
+        raise NotImplementedError
+
+    def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait for the fact as long as it can become true; the outputs, or a Fault."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -70,7 +93,7 @@ class Verdict:
     """A reading that cannot become good by waiting."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Queue[str | None]]:
     """Run a probe in a container; its lines arrive in the queue, then None when it has ended."""
     process = exec_probe(watched.connection, watched.container, script, *arguments)
@@ -144,61 +167,69 @@ class Wait:
     lasting: Callable[[str], None] = progress.lasting
     _began: float = field(default_factory=time.monotonic)
     _first: dict[str, int] = field(default_factory=dict)
-    _causes: dict[str, Cause] = field(default_factory=dict)
-    """The last known cause of each container: a crash loop's log is empty right after a start."""
     _suspects: dict[str, tuple[Cause | None, float]] = field(default_factory=dict)
     """The fatal line that a living container shows, and since when."""
     _seen: float = field(default_factory=time.monotonic)
     """When all containers could last be looked at."""
     _states: dict[str, State] = field(default_factory=dict)
     _shown: tuple[float, str] = (0.0, "")
+    _verdict: Verdict = Verdict(opened=False, text="no reading yet")
+    """What the last reading meant."""
+    _next_look: float = 0.0
+    _pause: float = field(default_factory=lambda: LOOK_SECONDS[0])
 
     def until_open(self) -> Reading:
         """Poll until a reading opens the gate; returns that reading."""
-        verdict = Verdict(opened=False, text="no reading yet")
-        next_look, pause = 0.0, LOOK_SECONDS[0]
         while True:
             with probing(self.probe, self.script, *self.arguments, str(READING_SECONDS)) as queued:
-                while True:
-                    if time.monotonic() >= next_look:
-                        self._look()
-                        next_look = time.monotonic() + pause
-                        pause = min(1.5 * pause, LOOK_SECONDS[1])
-                    if CANCELLED.is_set():
-                        raise Fault(
-                            self.probe.connection.node,
-                            f"{self.name}: interrupted; last reading: {verdict.text}",
-                            "run pulumi up again: it goes on from here",
-                        )
-                    if time.monotonic() - self._began > self.deadline:
-                        raise self._late(verdict)
-                    try:
-                        line = queued.get(timeout=READING_SECONDS)
-                    except queue.Empty:
-                        self._progress(verdict.text)
-                        continue
-                    if line is None:  # the container restarts, or is not up yet: look, then ask again
-                        break
-                    reading = parse(line)
-                    if reading is None:
-                        continue
-                    verdict = self.judge(reading)
-                    if verdict.fault:
-                        raise verdict.fault
-                    if verdict.opened and not all(state.status == "running" for state in self._states.values()):
-                        next_look = 0.0  # Ray and vLLM notice a death late: their word does not do alone
-                    elif verdict.opened:
-                        self.lasting(f"{self.name}: {verdict.text} ({time.monotonic() - self._began:.1f} s)")
+                for reading in self._readings(queued):
+                    if self._opens(reading):
+                        self.lasting(f"{self.name}: {self._verdict.text} ({time.monotonic() - self._began:.1f} s)")
                         return reading
-                    self._progress(verdict.text)
-            self._progress(verdict.text)
-            time.sleep(READING_SECONDS)  # then ask again: the container is not up
+            time.sleep(READING_SECONDS)  # the container restarts, or is not up yet: ask again
+
+    def _readings(self, queued: queue.Queue[str | None]) -> Iterator[Reading]:
+        """What the probe reads until it ends; whatever ends the wait early is looked for meanwhile."""
+        line: str | None = ""
+        while line is not None:
+            self._go_on()
+            with contextlib.suppress(queue.Empty):
+                line = queued.get(timeout=READING_SECONDS)
+                reading = parse(line) if line else None
+                if reading is not None:
+                    yield reading
+            self._progress()
+
+    def _go_on(self) -> None:
+        """Look at the containers when it is time; raises Fault when there is nothing left to wait for."""
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, LOOK_SECONDS[1])
+        if CANCELLED.is_set():
+            raise Fault(
+                self.probe.connection.node,
+                f"{self.name}: interrupted; last reading: {self._verdict.text}",
+                "run pulumi up again: it goes on from here",
+            )
+        if time.monotonic() - self._began > self.deadline:
+            raise self._late()
+
+    def _opens(self, reading: Reading) -> bool:
+        """Whether a reading opens the gate; raises its fault if it has one."""
+        self._verdict = self.judge(reading)
+        if self._verdict.fault:
+            raise self._verdict.fault
+        if self._verdict.opened and any(state.status != "running" for state in self._states.values()):
+            self._next_look = 0.0  # Ray and vLLM notice a death late: their word does not do alone
+            return False
+        return self._verdict.opened
 
     def _look(self) -> None:
         """Look at all containers at once; raises Fault when one cannot recover."""
         try:
             with ThreadPoolExecutor(len(self.watched)) as pool:
-                states = list(pool.map(lambda one: look(one.connection, one.container), self.watched))
+                states = list(pool.map(self._state, self.watched))
         except Fault:
             if time.monotonic() - self._seen > BLIND_SECONDS:
                 raise
@@ -207,9 +238,8 @@ class Wait:
         for one, state in zip(self.watched, states, strict=True):
             self._states[one.container] = state
             first = self._first.setdefault(one.container, state.restarts)
-            cause = diagnose(state.log, self.expected)
+            cause = self._cause(state)
             if cause:
-                self._causes[one.container] = cause
                 if self._suspects.get(one.container, (None, 0))[0] != cause:
                     self._suspects[one.container] = (cause, self._seen)
             else:
@@ -220,6 +250,16 @@ class Wait:
             if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
                 raise self._broken(one, state)
 
+    def _state(self, one: Watched) -> State:
+        """A container's state; of those beside the probe's the log counts only once they do not run."""
+        state = look(one.connection, one.container, LOG_LINES if one == self.probe else 0)
+        if one == self.probe or state is MISSING or state.status == "running":
+            return state
+        return look(one.connection, one.container)
+
+    def _cause(self, state: State) -> Cause | None:
+        return diagnose(f"{state.error}\n{state.log}", self.expected)
+
     def _broken(self, one: Watched, state: State) -> Fault:
         by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
         if state is MISSING:
@@ -229,7 +269,10 @@ class Wait:
             return Fault(
                 one.connection.node, f"{self.name}: the {one.role} container is paused", f"resume it: {resume}"
             )
-        cause = diagnose(f"{state.error}\n{state.log}") or self._causes.get(one.container)
+        cause = self._cause(state)
+        if state.restarts and not cause:  # right after a start there is no log yet: what it died of stands before
+            state = look(one.connection, one.container, all_starts=True)
+            cause = self._cause(state)
         fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
         if state.restarts:
             fate += f", restarted {state.restarts} times"
@@ -240,24 +283,25 @@ class Wait:
             one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
         )
 
-    def _late(self, verdict: Verdict) -> Fault:
+    def _late(self) -> Fault:
         seen = "\n".join(
             f"{one.label}: {state.status}, {state.restarts} restarts: {phase(state.log)}"
             for one in self.watched
-            if (state := self._states.get(one.container))
+            for state in [look(one.connection, one.container)]
         )
         return Fault(
             self.probe.connection.node,
-            f"{self.name}: not within {self.deadline:.0f} s; last reading: {verdict.text}",
+            f"{self.name}: not within {self.deadline:.0f} s; last reading: {self._verdict.text}",
             f"look at the containers named below; raise `{self.deadline_setting}` if the start is only slow",
             seen,
         )
 
-    def _progress(self, text: str) -> None:
+    def _progress(self) -> None:
+        text = self._verdict.text
         state = self._states.get(self.probe.container)
         log = f"; {self.probe.role}: {phase(state.log)}" if state else ""
         now = time.monotonic()
         since, shown = self._shown
-        if now - since >= PROGRESS_SECONDS or (text != shown and now - since >= 1):
+        if now - since >= PROGRESS_SECONDS or text != shown:
             self._shown = (now, text)
             self.passing(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")

@@ -6,29 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+from pulumi.dynamic import ReadResult, Resource
 
 from hosts.faults import Fault
-from providers.base import Provider
-from providers.gate import Reading, Verdict, Wait, Watched, read_once
+from providers.gate import GateProvider, Reading, Verdict, Wait, Watched, read_once
 from providers.probes import GPUS
 
 READ_SECONDS = 20.0
 """One reading at refresh: Python imports Ray in 1 to 3 s."""
 
 
-class GpuGateProvider(Provider):
+class GpuGateProvider(GateProvider):
     """Asks Ray's GCS through a probe in the head's container; never `ray status`, which lists dead nodes as active."""
 
     compared = ("address", "nodes", "watched")
 
-    def create(self, props: Mapping[str, Any]) -> CreateResult:
-        """Wait until the gate opens; a Fault otherwise, and the resource does not exist."""
-        return CreateResult(f"gpus@{props['address']}", self._wait(props))
-
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
-        """Verify anew after a container was replaced or the expectation changed."""
-        return UpdateResult(self._wait(news))
+    def name(self, props: Mapping[str, Any]) -> str:
+        """The GCS."""
+        return f"gpus@{props['address']}"
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
         """The gate as it stands, or gone."""
@@ -37,7 +32,8 @@ class GpuGateProvider(Provider):
         opened = judge(props["nodes"], reading).opened
         return ReadResult(id_, dict(props)) if opened else ReadResult("", {})
 
-    def _wait(self, props: Mapping[str, Any]) -> dict[str, Any]:
+    def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until Ray has all nodes with their GPUs."""
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
             name="GPU gate",

@@ -20,8 +20,7 @@ class HostProvider(Provider):
     identity = ("stack",)
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
-        """Take the node over: what an interrupted or lost stack of this name left there goes first."""
-        remove_all(Connection.load(props["connection"]), props["stack"], int(props["grace"]))
+        """The node was surveyed a moment ago; nothing changes on it."""
         return CreateResult(f"{props['stack']}/{props['connection']['node']}", dict(props))
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:

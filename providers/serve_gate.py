@@ -6,25 +6,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+from pulumi.dynamic import ReadResult, Resource
 
-from providers.base import Provider
-from providers.gate import Reading, Verdict, Wait, Watched, read_once
+from providers.gate import GateProvider, Reading, Verdict, Wait, Watched, read_once
 from providers.probes import COMPLETION
 
 
-class ServeGateProvider(Provider):
+class ServeGateProvider(GateProvider):
     """Asks for completions through a probe in serve's own container, which has the API key in its environment."""
 
     compared = ("url", "model", "watched")
 
-    def create(self, props: Mapping[str, Any]) -> CreateResult:
-        """Wait for the first completion; a Fault otherwise, and the resource does not exist."""
-        return CreateResult(str(props["url"]), self._wait(props))
-
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
-        """Verify anew after serve was replaced."""
-        return UpdateResult(self._wait(news))
+    def name(self, props: Mapping[str, Any]) -> str:
+        """The API."""
+        return str(props["url"])
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
         """One completion of one token now, or gone."""
@@ -34,7 +29,8 @@ class ServeGateProvider(Provider):
         reading = read_once(watched, COMPLETION, *arguments, timeout=limit + 5)
         return ReadResult(id_, dict(props)) if judge(reading).opened else ReadResult("", {})
 
-    def _wait(self, props: Mapping[str, Any]) -> dict[str, Any]:
+    def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait for the first completion; measure a second one."""
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
             name="Serve gate",

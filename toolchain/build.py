@@ -94,7 +94,9 @@ _LAUNCHER = """#!/bin/sh
 # Made by `python -m toolchain`: {module} with the interpreter of the checkout's environment.
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/{up}" && pwd) || exit 1
 exec "$root/.venv/bin/python" -P -c \\
-    'import sys; sys.path.insert(0, sys.argv.pop(1)); from toolchain.{module} import main; main()' "$root" "$@"
+    'import sys; sys.path.insert(0, sys.argv.pop(1))
+from toolchain import protocol; protocol.alone()
+from toolchain.{module} import main; main()' "$root" "$@"
 """
 _LAUNCHERS = {BIN / "pulumi-language-python": "language_host", COMMAND_PLUGIN: "command_plugin"}
 

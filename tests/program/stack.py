@@ -14,12 +14,14 @@ import pulumi
 import pytest
 from pulumi.runtime import mocks, rpc, set_all_config
 
+from engines import vllm_image
 from hosts import operation
 from hosts import survey as surveying
 from hosts.faults import Fault
+from hosts.image_contents import Contents
 from hosts.survey import Survey
 from settings import Cluster
-from tests.samples import IMAGE_ID, STACK, settings, surveys
+from tests.samples import IMAGE_ID, STACK, contents, settings, surveys
 
 PROGRAM = Path(__file__).parents[2] / "__main__.py"
 PROJECT = "dgx-spark-cluster"
@@ -97,6 +99,8 @@ class Answers(mocks.Mocks):
             outs["identity"] = outs.get("identity") or "1f" * 32
         if args.typ.endswith(":GpuGate"):
             outs["ray"] = "2.53.0"
+        if args.typ.endswith(":ImageGate"):
+            outs["vllm"] = "0.17.1"
         if args.typ.endswith(":ServeGate"):
             outs |= {"first_token_seconds": 0.12, "tokens_per_second": 27.1}
         return f"id-of-{args.name}", outs
@@ -166,6 +170,7 @@ class Program:
         secrets: object = None,
         encrypted: bool = True,
         destroying: bool = False,
+        image: Contents | None = None,
     ) -> Outcome:
         """Run it once, as `pulumi up` or, with `destroying`, as `pulumi destroy` does.
 
@@ -177,6 +182,7 @@ class Program:
 
         self.monkeypatch.setattr(surveying, "survey_all", survey_all)
         self.monkeypatch.setattr(operation, "destroying", lambda: destroying)
+        self.monkeypatch.setattr(vllm_image, "ask", lambda *_: image or contents())
         value = settings() if cluster is None else cluster
         log, monitor, outcome = Log(), Monitor(Answers()), Outcome()
         logger = logging.Logger("engine")  # noqa: LOG001 - one of this run's own, known to no other

@@ -35,6 +35,7 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
         "GpuGate gpus",
         "Host spark-1",
         "Host spark-2",
+        "ImageGate image",
         "Node spark-1",
         "Node spark-2",
         "NodeImage spark-1",
@@ -52,7 +53,8 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
 
 
 def test_order_of_creation(up: Outcome) -> None:
-    chain = ["ServeGate serving", "spark-1-serve", "gpus", "spark-2-ray-worker", "spark-1-ray-head", "Host spark-1"]
+    chain = ["ServeGate serving", "spark-1-serve", "gpus", "spark-2-ray-worker", "spark-1-ray-head", "ImageGate image"]
+    chain += ["NodeImage spark-1", "Host spark-1"]
     for later, sooner in itertools.pairwise(chain):
         assert up.reaches(up[later], up[sooner]), f"{later} does not wait for {sooner}"
         assert not up.reaches(up[sooner], up[later])

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+from hosts.image_contents import Contents
 from hosts.survey import Survey
 from settings import Cluster, parse
 
@@ -97,6 +98,13 @@ def survey(number: int, **changes: Any) -> Survey:
 def surveys(count: int = 2) -> dict[str, Survey]:
     """Surveys of so many Sparks by node name."""
     return {f"spark-{number}": survey(number) for number in range(1, count + 1)}
+
+
+def contents(**changes: Any) -> Contents:
+    """What was found in an image with vLLM 0.32.0 and Ray 2.53.0, with changes."""
+    return Contents.model_validate_json(recorded("image_contents_vllm_0.32.0_ray_2.53.0.json")).model_copy(
+        update=changes
+    )
 
 
 def container(name: str, role: str, *, stack: str | None = STACK, state: str = "running") -> dict[str, Any]:

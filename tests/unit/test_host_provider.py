@@ -70,14 +70,9 @@ def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing
     assert "Cannot connect to the Docker daemon" in caught.value.evidence
 
 
-def test_create_takes_over_what_a_lost_stack_of_this_name_left(full: FakeDocker) -> None:
-    found = HostProvider().create(props())
-    assert (found.id, found.outs) == ("lab/spark-1", props())
-    assert full.called("rm")
-
-
-def test_read_and_update_change_nothing(full: FakeDocker) -> None:
+def test_create_read_and_update_change_nothing(full: FakeDocker) -> None:
     provider = HostProvider()
+    assert (provider.create(props()).id, provider.create(props()).outs) == ("lab/spark-1", props())
     assert provider.read("lab/spark-1", props()).id == "lab/spark-1"
     assert provider.update("lab/spark-1", props(), props(facts={})).outs == props(facts={})
     assert not full.calls

@@ -161,6 +161,14 @@ def test_crash_loop_is_a_fault_with_cause_and_count(case: Case) -> None:
     assert "the GPU is out of memory" in fault.cause
 
 
+def test_crash_loop_is_explained_by_the_log_of_an_earlier_start(case: Case) -> None:
+    """Seen on a slow machine: every look fell right after a restart, when the log since then is still empty."""
+    case.looks(*(state(restarts=n, started="T2") for n in range(4)))
+    case.docker.answer(f"logs {SERVE.container} T2", says())
+    case.logs("vllm: error: unrecognized arguments: --no-such-flag")
+    assert "restarted 3 times: the engine does not know --no-such-flag" in case.fault().cause
+
+
 def test_crash_loop_without_known_cause_counts_restarts(case: Case) -> None:
     case.looks(state(restarts=4), state("restarting", restarts=5), state(restarts=6), state("restarting", restarts=7))
     case.logs("some trouble")

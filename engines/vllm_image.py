@@ -1,0 +1,127 @@
+"""What vLLM over Ray needs of an image: both of them, and that they know the arguments they will be given."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from hosts.faults import Fault
+from hosts.image_contents import Contents, ask
+from hosts.image_plan import plan
+from hosts.ssh import Connection
+from hosts.survey import Survey
+from settings import Cluster, Node
+
+Arguments = Mapping[str, Sequence[str]]
+"""Arguments by command (`vllm serve`, `ray start`)."""
+
+
+OPTION = re.compile(r"--?[A-Za-z]")
+"""Begins an option; a value may be a negative number."""
+
+
+def arguments(cluster: Cluster) -> dict[str, list[str]]:
+    """Arguments that the settings give, whose names no release of the engine promises."""
+    ray = [*cluster.ray.arguments, *(argument for node in cluster.nodes for argument in node.ray_arguments)]
+    return {"vllm serve": list(cluster.engine_arguments), "ray start": ray}
+
+
+def mounts(cluster: Cluster, node: Node, facts: Survey) -> list[str]:
+    """The directories of the settings, read-only, as `docker run --volume` takes them."""
+    return [f"{facts.path(mount.source)}:{mount.target}:ro" for mount in cluster.of(node).mounts]
+
+
+def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], say: Callable[[str], None]) -> list[Fault]:
+    """What is wrong with the image that a node has already; nothing where it has yet to come.
+
+    Args:
+        cluster: the settings.
+        stack: whose containers ask.
+        surveys: facts by node name.
+        say: takes a line for the user when an image must be asked.
+    """
+    nodes = [node for node in cluster.nodes if node.name in surveys and not surveys[node.name].missing]
+    if len(nodes) < len(cluster.nodes):
+        return []
+    try:
+        image = plan(cluster, surveys)
+    except Fault:  # said when the plan is carried out
+        return []
+    for node in nodes:
+        found = surveys[node.name].docker.image
+        if found and image.image and found.identity == image.image.identity:
+            connection = Connection.of(cluster, node)
+            try:
+                contents = ask(connection, found.id, mounts(cluster, node, surveys[node.name]), stack, say)
+            except Fault as fault:
+                return [fault]
+            return list(faults(node.name, cluster.image, arguments(cluster), contents))
+    return []
+
+
+def faults(node: str, image: str, given: Arguments, contents: Contents) -> Iterator[Fault]:
+    """What an image lacks.
+
+    Args:
+        node: where it was asked.
+        image: its name in the settings.
+        given: arguments by command.
+        contents: what it holds.
+    """
+    versions = f"vLLM {contents.vllm or 'absent'}, Ray {contents.ray or 'absent'}, Python {contents.python}"
+    if contents.vllm is None:
+        yield Fault(node, f"image {image} has no vLLM", "correct `image`: an image with vLLM and Ray", versions)
+    if contents.ray is None:
+        yield Fault(
+            node,
+            f"image {image} has no Ray ({versions})",
+            "add it: set `image_build` to a directory whose Dockerfile is FROM this image and runs "
+            "pip install 'ray[default]'; or choose an image that has it",
+        )
+    for command, written in given.items():
+        known = contents.options[command].known
+        unknown = [argument for argument in written if known and not KNOWS[command](known, argument)]
+        if unknown:
+            setting = "engine_arguments" if command == "vllm serve" else "ray.arguments` or `ray_arguments"
+            yield Fault(
+                node,
+                f"`{command}` of image {image} does not know {', '.join(map(_near(known), unknown))}",
+                f"correct `{setting}`; all options: `{command} --help{'=all' if command == 'vllm serve' else ''}` "
+                "in the image",
+                versions,
+            )
+
+
+def _ray_knows(known: Sequence[str], argument: str) -> bool:
+    """Whether an argument is a value or an option that is known; click takes none but whole names."""
+    return not OPTION.match(argument) or argument.partition("=")[0] in known
+
+
+def _vllm_knows(known: Sequence[str], argument: str) -> bool:
+    """The same of vLLM's parser.
+
+    argparse takes an option's beginning for it, and vLLM underscores for dashes, `--group.key` for a part of a JSON
+    option, `-O3` and `-cc.key` (vllm/utils/argparse_utils.py, 0.17.1 to 0.32.0).
+    """
+    if not OPTION.match(argument):
+        return True
+    name = re.split(r"[=.]", argument, maxsplit=1)[0]
+    if name.startswith("--"):
+        dashed = f"--{name[2:].replace('_', '-')}"
+        return any(option.startswith((name, dashed)) for option in known)
+    return any(name == option or (len(option) == 2 and name.startswith(option)) for option in known)
+
+
+KNOWS = {"vllm serve": _vllm_knows, "ray start": _ray_knows}
+
+
+def _near(known: Sequence[str]) -> Callable[[str], str]:
+    def shown(argument: str) -> str:
+        name, _, _ = argument.partition("=")
+        if " " in name:
+            return f"{name!r} (an option and its value are two entries of the list, or one with =)"
+        close = difflib.get_close_matches(name, known, n=1)
+        return f"{name} (did you mean {close[0]}?)" if close else name
+
+    return shown

@@ -1,0 +1,92 @@
+"""What an image holds of the engine: versions of vLLM and Ray, and the options that their commands know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from hosts import ownership
+from hosts.faults import Fault
+from hosts.ssh import CONTROL_DIRECTORY, Connection
+
+SCRIPT = Path(__file__).with_name("contents_script.py")
+CACHE = f"{CONTROL_DIRECTORY}/images"
+"""Answers on the operator's machine. An image never changes under its id, and vLLM's help takes 10 to 30 s to show."""
+SECONDS = 180.0
+"""For a container that imports vLLM twice; a busy Spark may need a minute."""
+
+
+class Options(BaseModel):
+    """Options of one command by its own help; `error` says why they are not known."""
+
+    model_config = ConfigDict(frozen=True)
+
+    known: tuple[str, ...] = ()
+    error: str = ""
+
+
+class Contents(BaseModel):
+    """What was found in an image."""
+
+    model_config = ConfigDict(frozen=True)
+
+    python: str
+    vllm: str | None
+    """Version, None where it is not installed."""
+    ray: str | None
+    options: dict[str, Options]
+    """By command: `vllm serve`, `ray start`."""
+
+
+def ask(
+    connection: Connection, image_id: str, mounts: Sequence[str], stack: str, say: Callable[[str], None]
+) -> Contents:
+    """Ask an image that the node has, in a container of its own that is gone afterwards; once for each image.
+
+    Args:
+        connection: to the node.
+        image_id: Docker's id of the image there.
+        mounts: directories that its containers see, as `docker run --volume` takes them: they may hold the engine.
+        stack: whose the container is, should it be left over.
+        say: takes a line for the user when the answer must be waited for.
+
+    Raises:
+        Fault: the node cannot be reached, or no container of the image runs.
+    """
+    key = hashlib.sha256(json.dumps([image_id, sorted(mounts), SCRIPT.read_text()]).encode()).hexdigest()
+    cached = Path(CACHE).expanduser() / f"{key}.json"
+    if cached.exists():
+        return Contents.model_validate_json(cached.read_bytes())
+    say(f"{connection.node}: asking the image which options its engine knows; once for each image, 10 to 30 s")
+    labels = ownership.labels(stack, connection.node, "question")
+    done = connection.run(
+        *("docker", "run", "--rm", "--network", "none", "--gpus", "all", "--entrypoint", "python3"),
+        *(option for label, value in labels.items() for option in ("--label", f"{label}={value}")),
+        *(option for mount in mounts for option in ("--volume", mount)),
+        *(image_id, "-c", SCRIPT.read_text()),
+        timeout=SECONDS,
+    )
+    try:
+        contents = Contents.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+    except ValueError:
+        raise Fault(
+            connection.node,
+            f"no container of image {image_id[:19]} answers (exit code {done.returncode})",
+            "correct `image`: the engine needs Python, vLLM and Ray in it; "
+            f"try by hand: {connection.by_hand()} docker run --rm --gpus all --entrypoint python3 {image_id[:19]} -V",
+            done.stderr or done.stdout,
+        ) from None
+    _keep(cached, contents)
+    return contents
+
+
+def _keep(cached: Path, contents: Contents) -> None:
+    cached.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    written = cached.with_suffix(f".{os.getpid()}")
+    written.write_text(contents.model_dump_json())
+    written.replace(cached)

@@ -1,0 +1,206 @@
+"""What an image holds: asked once in a container of its own, and what it lacks is told before anything is stopped."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engines import vllm_image
+from hosts import image_contents
+from hosts.faults import Fault, Faults
+from hosts.image_contents import SCRIPT, Options
+from hosts.ssh import Connection
+from providers.image_gate import ImageGateProvider
+from tests.samples import IMAGE_ID, cluster, contents, inspected, survey
+from tests.unit.fake_docker import FakeDocker
+
+LOCAL = Connection("spark-1", ())
+PROPS: dict[str, Any] = {
+    "connection": LOCAL.dump(),
+    "stack": "lab",
+    "image": "vllm:1",
+    "image_id": IMAGE_ID,
+    "mounts": ["/opt/venv:/opt/venv:ro"],
+    "arguments": {"vllm serve": ["--enforce-eager"], "ray start": ["--num-cpus=2"]},
+    "vllm": None,
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache."""
+    monkeypatch.setattr(image_contents, "CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def image(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """An image that answers; the commands that asked it."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(_self: Connection, *argv: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(argv)
+        return subprocess.CompletedProcess(argv, 0, f"INFO: a library greets\n{contents().model_dump_json()}\n", "")
+
+    monkeypatch.setattr(Connection, "run", run)
+    return asked
+
+
+def gate(**changes: Any) -> dict[str, Any]:
+    return {**PROPS, **changes}
+
+
+def test_an_image_is_asked_once_in_a_container_that_is_ours_and_goes(image: list[tuple[str, ...]]) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        assert image_contents.ask(LOCAL, IMAGE_ID, ["/a:/b:ro"], "lab", said.append) == contents()
+    assert len(image) == len(said) == 1
+    assert "spark-1: asking the image which options its engine knows" in said[0]
+    words = list(image[0])
+    assert words[:3] == ["docker", "run", "--rm"]
+    assert words[-3:] == [IMAGE_ID, "-c", SCRIPT.read_text()]
+    assert words[words.index("--entrypoint") + 1] == "python3"
+    assert words[words.index("--volume") + 1] == "/a:/b:ro"
+    assert "dgx-spark-cluster.stack=lab" in words
+
+
+@pytest.mark.parametrize(("image_id", "mounts"), [("sha256:" + "2e" * 32, ["/a:/b:ro"]), (IMAGE_ID, [])])
+def test_another_image_or_mount_is_asked_anew(image: list[tuple[str, ...]], image_id: str, mounts: list[str]) -> None:
+    image_contents.ask(LOCAL, IMAGE_ID, ["/a:/b:ro"], "lab", print)
+    image_contents.ask(LOCAL, image_id, mounts, "lab", print)
+    assert len(image) == 2
+
+
+def test_image_without_python_is_a_fault_and_is_asked_again(docker: FakeDocker, cache: Path) -> None:
+    docker.program.write_text("#!/bin/sh\necho 'exec: \"python3\": executable file not found in $PATH' >&2; exit 127\n")
+    with pytest.raises(Fault, match="no container of image sha256:1f1f1f1f1f1f answers") as caught:
+        image_contents.ask(LOCAL, IMAGE_ID, [], "lab", print)
+    assert "executable file not found" in caught.value.evidence
+    assert not list(cache.glob("*"))
+
+
+def test_script_finds_versions_and_options_of_real_command_lines(tmp_path: Path) -> None:
+    """A vllm that lays its help out as argparse does, where the real one is not at hand."""
+    vllm = tmp_path / "vllm"
+    vllm.write_text(
+        f"#!{sys.executable}\nimport argparse\nparser = argparse.ArgumentParser(prog='vllm serve')\n"
+        "parser.add_argument('serve')\nparser.add_argument('--help=all', action='help')\n"
+        "parser.add_argument('--tensor-parallel-size', '-tp', type=int, help='as in --no-such-thing')\n"
+        "parser.add_argument('--enforce-eager', action=argparse.BooleanOptionalAction)\nparser.parse_args()\n"
+    )
+    vllm.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.read_text()],
+        capture_output=True, text=True, check=True, env={"PATH": str(tmp_path)},
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert (found["vllm"], found["ray"]) == (None, None)
+    known = found["options"]["vllm serve"]["known"]
+    assert {"--tensor-parallel-size", "-tp", "--enforce-eager", "--no-enforce-eager"} <= set(known)
+    assert "--no-such-thing" not in known
+    assert found["options"]["ray start"] == {"error": "ModuleNotFoundError: No module named 'ray'"}
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        ("vllm serve", "--max-model-len=256"),
+        ("vllm serve", "--max_model_len"),
+        ("vllm serve", "--enforce"),
+        ("vllm serve", "--no-enable-prefix-caching"),
+        ("vllm serve", "--compilation-config.level=3"),
+        ("vllm serve", "-cc.mode=3"),
+        ("vllm serve", "-O3"),
+        ("vllm serve", "256"),
+        ("vllm serve", "-1"),
+        ("vllm serve", '{"a": 1}'),
+        ("ray start", "--num-cpus=2"),
+        ("ray start", "--labels=a=b"),
+    ],
+)
+def test_arguments_that_the_engine_takes_are_no_fault(command: str, argument: str) -> None:
+    known = contents()
+    if argument == "-O3":  # listed by its letter
+        known = contents(options={**known.options, "vllm serve": Options(known=("-O", "--optimization-level"))})
+    assert not list(vllm_image.faults("spark-1", "vllm:1", {command: [argument]}, known))
+
+
+@pytest.mark.parametrize(
+    ("command", "argument", "words"),
+    [
+        ("vllm serve", "--max-model-length=256", "--max-model-length (did you mean --max-model-len?)"),
+        ("vllm serve", "--enforce-eager=", None),
+        ("vllm serve", "--language-model-only-please", "--language-model-only-please"),
+        ("vllm serve", "--max-model-len 256", "(an option and its value are two entries of the list, or one with =)"),
+        ("ray start", "--num_cpus=2", "--num_cpus (did you mean --num-cpus?)"),
+        ("ray start", "--num-cpu=2", "--num-cpu (did you mean --num-cpus?)"),
+    ],
+)
+def test_unknown_argument_is_named_with_the_nearest_known_one(command: str, argument: str, words: str | None) -> None:
+    """C24."""
+    found = list(vllm_image.faults("spark-1", "vllm:1", {command: [argument]}, contents()))
+    if words is None:
+        assert not found
+        return
+    assert len(found) == 1
+    assert f"`{command}` of image vllm:1 does not know {argument.partition('=')[0]}"[:40] in found[0].cause
+    assert words in found[0].cause
+    assert "vLLM 0.32.0+cpu, Ray 2.53.0" in found[0].evidence
+    assert ("engine_arguments" if command == "vllm serve" else "ray_arguments") in found[0].remedy
+
+
+def test_image_without_ray_is_told_with_its_vllm_and_two_ways_out() -> None:
+    """C04."""
+    without = contents(ray=None, options={**contents().options, "ray start": Options(error="No module named 'ray'")})
+    (fault,) = vllm_image.faults("spark-1", "vllm:1", {"ray start": ["--num-cpus=2"]}, without)
+    assert "image vllm:1 has no Ray (vLLM 0.32.0+cpu, Ray absent" in fault.cause
+    assert "pip install 'ray[default]'" in fault.remedy
+    assert "choose an image that has it" in fault.remedy
+
+
+def test_gate_opens_on_a_good_image_and_says_its_vllm(image: list[tuple[str, ...]]) -> None:
+    found = ImageGateProvider().create(gate())
+    assert (found.id, found.outs["vllm"]) == (IMAGE_ID, "0.32.0+cpu")
+    assert len(image) == 1
+    assert ImageGateProvider().read(IMAGE_ID, found.outs).outs == found.outs
+    assert len(image) == 1
+
+
+def test_gate_refuses_what_the_image_does_not_know(image: list[tuple[str, ...]]) -> None:  # noqa: ARG001
+    with pytest.raises(Faults, match="does not know --no-such-flag"):
+        ImageGateProvider().update(IMAGE_ID, gate(), gate(arguments={"vllm serve": ["--no-such-flag"]}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "changed"),
+    [
+        ({}, False),
+        ({"image": "vllm:2"}, False),
+        ({"image_id": "sha256:" + "2e" * 32}, True),
+        ({"mounts": []}, True),
+        ({"arguments": {"vllm serve": []}}, True),
+    ],
+)
+def test_gate_asks_anew_for_what_matters(changes: dict[str, Any], changed: bool) -> None:
+    assert ImageGateProvider().diff(IMAGE_ID, gate(), gate(**changes)).changes is changed
+
+
+def test_an_image_that_is_not_there_yet_is_left_to_the_gate(image: list[tuple[str, ...]]) -> None:
+    docker: dict[str, Any] = {"version": "28.5.2", "driver": "overlay2", "image": None, "containers": []}
+    absent = {name: survey(number, docker=docker) for number, name in ((1, "spark-1"), (2, "spark-2"))}
+    assert vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", absent, print) == []
+    assert not image
+
+
+def test_the_node_that_has_the_image_is_asked(image: list[tuple[str, ...]]) -> None:
+    bare: dict[str, Any] = {"version": "28.5.2", "driver": "overlay2", "image": None, "containers": []}
+    having = {**bare, "image": inspected()}
+    facts = {"spark-1": survey(1, docker=bare), "spark-2": survey(2, docker=having)}
+    found = vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", facts, print)
+    assert [fault.node for fault in found] == ["spark-2"]
+    assert len(image) == 1
