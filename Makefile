@@ -6,7 +6,7 @@ CHECKED := ask.py __main__.py settings hosts engines providers components polici
 SHELL := /bin/bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help venv toolchain lab up preview down status ask test test-fast lint format schema bench clean
+.PHONY: help venv toolchain lab up preview down unlock status ask test test-fast lint format schema bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,10 @@ preview: ready ## What is wrong with the live cluster; changes nothing
 
 down: toolchain ## Remove everything of the cluster from the hosts
 	$(RUN) pulumi destroy --stack $(STACK) --yes --skip-preview --suppress-permalink
+
+unlock: ready ## After a pulumi that was killed: drop its lock and its pending operations
+	$(RUN) pulumi cancel --stack $(STACK) --yes
+	$(RUN) pulumi refresh --stack $(STACK) --clear-pending-creates --yes --skip-preview --suppress-permalink
 
 status: ready ## Outputs and resources of the stack
 	@if [ $(STACK) = lab ]; then $(PY) -m lab status; fi

@@ -88,14 +88,17 @@ def ready() -> bool:
         return all(docker_ok for _, docker_ok, _ in pool.map(answers, NODES))
 
 
-def _remove(node: Node) -> None:
+def _remove(node: Node, note: Callable[[str], None]) -> None:
     found = docker.inspect("container", node.name)
     if found is not None:
-        if OWNER_LABEL not in docker.labels("container", found):
+        owner = docker.labels("container", found).get(OWNER_LABEL)
+        if owner is None:
             raise LabError(
                 f"a container {node.name} exists that is not the lab's",
                 next_step=f"remove or rename it: docker rename {node.name} {node.name}-other",
             )
+        if owner != OWNER:
+            note(f"{node.name} is another checkout's: replacing it, with all that runs on it")
         docker.remove("container", [node.name])
     if docker.inspect("volume", docker_volume(node)):
         docker.remove("volume", [docker_volume(node)])
@@ -122,7 +125,7 @@ def make(note: Callable[[str], None]) -> None:
     for node in NODES:
         if not as_defined(node):
             note(f"creating {node.name}")
-            _remove(node)
+            _remove(node, note)
             _create(node)
         if not running(node):
             docker.docker("start", node.name)

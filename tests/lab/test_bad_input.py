@@ -77,6 +77,10 @@ def _gpus(cluster: dict[str, Any], _folder: Path) -> None:
     cluster["nodes"][1]["gpus"] = 2
 
 
+def _flag(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["engine_arguments"].append("--no-such-flag")
+
+
 def _mount(cluster: dict[str, Any], _folder: Path) -> None:
     cluster["mounts"][0]["source"] = "/opt/absent"
 
@@ -91,6 +95,11 @@ def _mount(cluster: dict[str, Any], _folder: Path) -> None:
             _no_model, ["spark-1: model directory /opt/models/absent", "spark-2: model directory"], id="no model"
         ),
         pytest.param(_gpus, ["spark-2: 2 GPU(s) wanted, nvidia-smi shows 1"], id="fewer GPUs than asked"),
+        pytest.param(
+            _flag,
+            ["spark-1: `vllm serve` of image dgx-spark-lab/vllm:1 does not know --no-such-flag"],
+            id="unknown engine flag",
+        ),
         pytest.param(_mount, ["spark-1: mount source /opt/absent does not exist"], id="no mount source"),
     ],
 )
@@ -214,10 +223,10 @@ def test_a_taken_port_a_fault_behind_the_gate_and_the_way_back(serving: Stack) -
     head = ours("spark-1")["ray-head"]
 
     cluster = copy.deepcopy(lab_settings())
-    cluster["engine_arguments"] = ["--no-such-flag"]
+    cluster["engine_arguments"] = ["--dtype=nonsense"]
     done = serving.up(*serving.configured(cluster))
     assert done.code != 0
-    assert "the engine does not know --no-such-flag" in done.output
+    assert "the engine refuses its arguments: argument --dtype: invalid choice" in done.output
     assert "Traceback" not in done.output
 
     done = serving.up()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import requests
 
 from tests.lab.conftest import Stack, on, ours
@@ -75,6 +76,25 @@ def test_a_removed_worker_is_named_and_repaired_with_its_dependents_only(stack: 
     outputs = stack.outputs()
     assert complete(outputs["endpoint"], outputs["model"]) == 4
     assert stack.preview() == {}
+
+
+def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(
+    stack: Stack, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = ours("spark-1") | ours("spark-2")
+    empty = Stack(tmp_path_factory.mktemp("empty"))
+    warning = "dgx-spark-cluster-lab-serve of stack 'lab' are there, but this state does not know them"
+    plan = empty.pulumi("preview", "--stack", "lab")
+    assert plan.code == 0, plan.output
+    assert warning in plan.output
+    assert ours("spark-1") | ours("spark-2") == before
+
+    done = empty.up()
+    assert done.code == 0, done.output
+    assert warning in done.output
+    assert not set((ours("spark-1") | ours("spark-2")).values()) & set(before.values())
+    outputs = empty.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
 
 
 def test_destroy_leaves_nothing(stack: Stack) -> None:

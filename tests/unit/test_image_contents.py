@@ -165,6 +165,7 @@ def test_image_without_ray_is_told_with_its_vllm_and_two_ways_out() -> None:
 
 def test_gate_opens_on_a_good_image_and_says_its_vllm(image: list[tuple[str, ...]]) -> None:
     found = ImageGateProvider().create(gate())
+    assert found.outs
     assert (found.id, found.outs["vllm"]) == (IMAGE_ID, "0.32.0+cpu")
     assert len(image) == 1
     assert ImageGateProvider().read(IMAGE_ID, found.outs).outs == found.outs
