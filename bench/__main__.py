@@ -52,6 +52,8 @@ def pulumi(*arguments: str, told: Mapping[str, Callable[[], None]] | None = None
             waiting.pop(text)()
     if process.wait():
         raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-30:])}")
+    if waiting:  # else a ratio would be made of another run's reading
+        raise SystemExit(f"{' '.join(command)} never said {' nor '.join(waiting)}")
 
 
 def floor(action: str) -> None:

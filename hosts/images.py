@@ -37,6 +37,8 @@ class Image:
     """What containers of it start with, fields of :data:`CONFIG` that are set."""
     size: int = 0
     """Bytes as Docker counts them."""
+    tags: tuple[str, ...] = ()
+    """Names it has on the node."""
 
     @classmethod
     def of_inspect(cls, found: Mapping[str, Any]) -> Image:
@@ -47,6 +49,7 @@ class Image:
             tuple((found.get("RootFS") or {}).get("Layers") or ()),
             _set(found.get("Config") or {}),
             found.get("Size") or 0,
+            tuple(found.get("RepoTags") or ()),
         )
 
     @classmethod

@@ -9,11 +9,15 @@ import pulumi
 from pulumi.dynamic import ReadResult, Resource
 
 from hosts.faults import Fault
-from providers.gate import GateProvider, Reading, Verdict, Wait, Watched, read_once
+from providers.gate import GateProvider, Reading, Stuck, Verdict, Watched, read_once
 from providers.probes import GPUS
+from providers.wait import Wait
 
 READ_SECONDS = 20.0
 """One reading at refresh: Python imports Ray in 1 to 3 s."""
+DEAD_SECONDS = 45.0
+"""A node that Ray declared dead does not come back by itself while its container runs. One whose raylet was killed is
+back 25 s after that, as its container restarts at once."""
 
 
 class GpuGateProvider(GateProvider):
@@ -94,7 +98,9 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
         f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in wanted if a not in alive
     ]
     if missing:
-        return Verdict(opened=False, text=f"{text}; {', '.join(missing)}")
+        lost = next((str(node["name"]) for address, node in wanted.items() if address in dead), None)
+        stuck = Stuck(DEAD_SECONDS, lost) if lost else None
+        return Verdict(opened=False, text=f"{text}; {', '.join(missing)}", stuck=stuck)
     return Verdict(opened=True, text=f"{text} verified")
 
 

@@ -64,7 +64,7 @@ class NodeImageProvider(Provider):
                 "run it again; if it persists, `image` and `image_archive` name two images: correct one of them",
                 f"wanted identity {wanted}, found {found.identity}" if found else "",
             )
-        if is_tag(reference):
+        if is_tag(reference) and reference not in found.tags:
             connection.run("docker", "tag", found.id, reference, check=True)
         return {**props, "image_id": found.id, "identity": found.identity}
 

@@ -8,8 +8,13 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import ReadResult, Resource
 
-from providers.gate import GateProvider, Reading, Verdict, Wait, Watched, read_once
+from providers.gate import GateProvider, Reading, Stuck, Verdict, Watched, read_once
 from providers.probes import COMPLETION
+from providers.wait import Wait
+
+STUCK = {"silent": Stuck(0), "failing": Stuck(15)}
+"""An API that took the whole time for a completion in vain; one that answers with errors may be about to exit, as vLLM
+does within 6 s when its engine died."""
 
 
 class ServeGateProvider(GateProvider):
@@ -47,7 +52,7 @@ class ServeGateProvider(GateProvider):
 
 
 def judge(reading: Reading) -> Verdict:
-    """What a reading of the API means: `state` refused, asked, completed, failing or verified; or `error`."""
+    """What a reading of the API means: `state` refused, asked, completed, silent, failing or verified; or `error`."""
     state = reading.get("state")
     if state == "verified":
         return Verdict(opened=True, text="a completion came back")
@@ -58,7 +63,8 @@ def judge(reading: Reading) -> Verdict:
         return Verdict(opened=False, text="first completion; measuring another")
     if state == "asked":
         return Verdict(opened=False, text="loaded; waiting for the first completion")
-    return Verdict(opened=False, text=f"completion fails: {reading.get('error', 'no reading')}"[:300])
+    text = f"completion fails: {reading.get('error', 'no reading')}"[:300]
+    return Verdict(opened=False, text=text, stuck=STUCK.get(str(state)))
 
 
 class ServeGate(Resource, module="spark", name="ServeGate"):

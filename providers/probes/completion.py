@@ -36,7 +36,7 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
         count = 0
         for line in answer:
             if time.monotonic() - began > limit:
-                raise TimeoutError(f"no end within {limit:.0f} s")
+                raise RuntimeError(f"no end within {limit:.0f} s")
             if not line.startswith(b"data: {"):
                 continue
             event = json.loads(line[6:])
@@ -52,12 +52,12 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
         connection.close()
 
 
-def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]:
-    """One reading: state refused, failing or verified."""
+def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> dict[str, Any]:
+    """One reading: state refused, silent, failing or verified; `before` is the state of the one before."""
     where = urllib.parse.urlsplit(url)
     try:
         socket.create_connection((where.hostname, where.port), limit).close()
-        if measure:  # somebody waits, and the first completion may take long
+        if measure and before not in ("failing", "silent"):  # somebody waits, and the first completion may take long
             print(json.dumps({"state": "asked"}), flush=True)
         ask(url, model, 1, limit)
         reading: dict[str, Any] = {"state": "verified"}
@@ -68,6 +68,8 @@ def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]
             reading |= {"first_token_seconds": round(first, 3), "tokens_per_second": round(rate, 1)}
     except ConnectionRefusedError:
         return {"state": "refused"}
+    except TimeoutError as error:
+        return {"state": "silent", "error": f"no answer within {limit:.0f} s ({error})"}
     except Exception as error:  # noqa: BLE001 - every failure is a reading
         return {"state": "failing", "error": f"{type(error).__name__}: {error}"[:500]}
     return reading
@@ -75,9 +77,9 @@ def read(url: str, model: str, limit: float, *, measure: bool) -> dict[str, Any]
 
 def main(url: str, model: str, limit: float, pause: float) -> None:
     """Print readings until the input closes."""
-    before = None
+    before: dict[str, Any] = {"state": ""}
     while True:
-        reading = read(url, model, limit, measure=pause > 0)
+        reading = read(url, model, limit, measure=pause > 0, before=before["state"])
         if reading != before:  # a load takes minutes, of which every line would cost the node some CPU
             print(json.dumps(reading), flush=True)
         before = reading

@@ -78,8 +78,9 @@ def test_a_removed_worker_is_named_and_repaired_with_its_dependents_only(stack: 
     assert stack.preview() == {}
 
 
+@pytest.mark.usefixtures("stack")
 def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(
-    stack: Stack, tmp_path_factory: pytest.TempPathFactory
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     before = ours("spark-1") | ours("spark-2")
     empty = Stack(tmp_path_factory.mktemp("empty"))

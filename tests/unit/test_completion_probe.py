@@ -212,9 +212,7 @@ def test_hanging_answer_is_bounded_by_the_limit(api: Api) -> None:
         api.released.wait()
 
     api.answer = hang
-    found = ask(api, limit=0.3)
-    assert found["state"] == "failing"
-    assert "timed out" in found["error"]
+    assert ask(api, limit=0.3) == {"state": "silent", "error": "no answer within 0 s (timed out)"}
 
 
 def test_answer_that_drips_without_end_is_bounded_by_the_limit(api: Api) -> None:
@@ -225,7 +223,7 @@ def test_answer_that_drips_without_end_is_bounded_by_the_limit(api: Api) -> None
 
     api.answer = drip
     found = ask(api, limit=0.3)
-    assert found == {"state": "failing", "error": "TimeoutError: no end within 0 s"}
+    assert found == {"state": "failing", "error": "RuntimeError: no end within 0 s"}
 
 
 def test_probe_goes_on_until_its_input_closes(api: Api) -> None:

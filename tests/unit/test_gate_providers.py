@@ -8,7 +8,7 @@ import pytest
 
 from hosts.faults import Fault
 from hosts.ssh import Connection
-from providers import gate
+from providers import wait
 from providers.gate import Watched
 from providers.gpu_gate import GpuGateProvider
 from providers.serve_gate import ServeGateProvider
@@ -44,7 +44,7 @@ VERIFIED = {"state": "verified", "first_token_seconds": 0.12, "tokens_per_second
 @pytest.fixture
 def running(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> FakeDocker:
     """Both containers run."""
-    monkeypatch.setattr(gate, "LOOK_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(wait, "LOOK_SECONDS", (0.0, 0.0))
     for one in (HEAD, SERVE):
         docker.answer(f"inspect {one.container}", state())
         docker.answer(f"logs {one.container}", says("INFO: starting\n"))

@@ -10,8 +10,9 @@ import pytest
 
 from hosts.faults import Fault
 from hosts.ssh import Connection
-from providers import gate
-from providers.gate import Reading, Verdict, Wait, Watched, read_once
+from providers import wait
+from providers.gate import Reading, Stuck, Verdict, Watched, read_once
+from providers.wait import Wait
 from tests.unit.fake_docker import FakeDocker, reading, says, state
 
 LOCAL = Connection("spark-1", ())
@@ -28,6 +29,8 @@ def judge(found: Reading) -> Verdict:
     text = f"says {found.get('say', 'nothing')}"
     if found.get("fault"):
         return Verdict(opened=False, text=text, fault=Fault("spark-2", "hopeless", "give up"))
+    if "stuck" in found:
+        return Verdict(opened=False, text=text, stuck=Stuck(float(found["stuck"])))
     return Verdict(opened=bool(found.get("go")), text=text)
 
 
@@ -75,8 +78,8 @@ class Case:
 
 @pytest.fixture
 def case(docker: FakeDocker, monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(gate, "LOOK_SECONDS", (0.0, 0.0))  # one look at the containers for each line of the probe
-    monkeypatch.setattr(gate, "SUSPECT_SECONDS", 0.001)  # the next look is always later
+    monkeypatch.setattr(wait, "LOOK_SECONDS", (0.0, 0.0))  # one look at the containers for each line of the probe
+    monkeypatch.setattr(wait, "SUSPECT_SECONDS", 0.001)  # the next look is always later
     return Case(docker)
 
 
@@ -182,6 +185,27 @@ def test_one_or_two_restarts_are_waited_out(case: Case, restarts: int) -> None:
     assert case.wait() == {"go": 1}
 
 
+def test_what_is_stuck_is_restarted_once_and_said_so(case: Case) -> None:
+    case.readings({"say": "nothing", "stuck": 0}, *LATER[:3], {"go": 1})
+    assert case.wait() == {"go": 1}
+    assert case.docker.called("restart") == [["restart", SERVE.container]]
+    assert case.lasting[0] == "Test gate: says nothing; restarting the serve container on spark-1"
+
+
+def test_what_is_still_stuck_after_its_restart_is_a_fault(case: Case) -> None:
+    case.readings({"say": "nothing", "stuck": 0}, {"say": "nothing", "stuck": 0}, *LATER)
+    fault = case.fault()
+    assert fault.cause == "Test gate: says nothing; the serve container was restarted once, in vain"
+    assert "docker logs serve0123456" in fault.remedy
+    assert len(case.docker.called("restart")) == 1
+
+
+def test_what_is_stuck_for_a_moment_is_left_alone(case: Case) -> None:
+    case.readings({"say": "trouble", "stuck": 3600}, *LATER[:3], {"go": 1})
+    assert case.wait() == {"go": 1}
+    assert not case.docker.called("restart")
+
+
 def test_paused_container_ends_the_wait_with_the_command_that_resumes_it(case: Case) -> None:
     case.looks(state("paused"))
     fault = case.fault()
@@ -217,7 +241,7 @@ def test_opening_word_does_not_do_while_a_container_does_not_run(case: Case) -> 
 
 
 def test_docker_that_does_not_answer_is_not_a_missing_container(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "BLIND_SECONDS", 0.5)
+    monkeypatch.setattr(wait, "BLIND_SECONDS", 0.5)
     case.looks(says(code=1, stderr="Cannot connect to the Docker daemon at unix:///var/run/docker.sock."))
     fault = case.fault()
     assert "gone" not in fault.cause
@@ -256,7 +280,7 @@ def test_deadline_names_the_setting_the_last_reading_and_every_container(case: C
 def test_interrupt_by_the_user_ends_the_wait(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     cancelled = threading.Event()
     cancelled.set()
-    monkeypatch.setattr(gate, "CANCELLED", cancelled)
+    monkeypatch.setattr(wait, "CANCELLED", cancelled)
     assert case.fault().cause == "Test gate: interrupted; last reading: no reading yet"
 
 
@@ -266,7 +290,7 @@ def test_silent_probe_is_bounded_by_the_deadline(case: Case) -> None:
 
 
 def test_progress_says_what_is_awaited_how_long_and_the_phase(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(wait, "PROGRESS_SECONDS", 0.0)
     case.logs("INFO Starting to load model /models/x...")
     case.readings({"say": "one"}, {"say": "two"}, {"go": 1})
     case.wait(deadline=3600)
@@ -278,8 +302,8 @@ def test_progress_says_what_is_awaited_how_long_and_the_phase(case: Case, monkey
 
 
 def test_progress_is_not_repeated_for_every_reading(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "LOOK_SECONDS", (3600.0, 3600.0))
-    monkeypatch.setattr(gate, "PROGRESS_SECONDS", 3600.0)
+    monkeypatch.setattr(wait, "LOOK_SECONDS", (3600.0, 3600.0))
+    monkeypatch.setattr(wait, "PROGRESS_SECONDS", 3600.0)
     case.readings(*({"say": "same"} for _ in range(50)), {"go": 1})
     case.wait(deadline=3600)
     assert len(case.lines) == 1

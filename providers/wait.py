@@ -1,0 +1,220 @@
+"""Waiting for a gate: polling with deadline and progress; the dead end it early, the stuck are restarted once."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from hosts.containers import LOG_LINES, MISSING, State, look
+from hosts.diagnosis import Cause, diagnose, phase
+from hosts.faults import Fault
+from providers import progress
+from providers.gate import Reading, Verdict, Watched, parse, probing
+from providers.plugin import CANCELLED
+
+READING_SECONDS = 0.25
+"""Pause between two readings of a probe."""
+LOOK_SECONDS = (1.0, 10.0)
+"""Pause between two looks at the containers, at first and at most: what dies dies early, and a look costs the
+node CPU that a loading engine wants."""
+PROGRESS_SECONDS = 5.0
+"""A line of progress at least this often."""
+SUSPECT_SECONDS = 10.0
+"""A fatal line of a living container counts after this time: vLLM needs seconds to exit, and a restart may follow."""
+BLIND_SECONDS = 30.0
+"""A node that cannot be asked for this long ends the wait; a shorter gap of ssh does not."""
+RESTART_SECONDS = 60.0
+"""For one docker restart; what ignores SIGTERM is killed after Docker's 10 s."""
+RESTARTS = 3
+"""Restarts within one wait that make a crash loop. One or two are a recovery: Ray's head came back, serve follows."""
+
+NOTHING_YET = Verdict(opened=False, text="no reading yet")
+
+
+@dataclass
+class Wait:
+    """One wait: opens, or ends in a Fault that names cause, evidence, node and next step."""
+
+    name: str
+    """What is awaited, for progress and errors."""
+    probe: Watched
+    """Container that the probe runs in."""
+    script: str
+    arguments: Sequence[str]
+    watched: Sequence[Watched]
+    """Containers that must live."""
+    judge: Callable[[Reading], Verdict]
+    deadline: float
+    """Seconds."""
+    deadline_setting: str
+    """Setting that holds the deadline, for the error."""
+    expected: Collection[str] = ()
+    """Names in a fatal log line that make it harmless: addresses that are about to register."""
+    passing: Callable[[str], None] = progress.passing
+    lasting: Callable[[str], None] = progress.lasting
+    _began: float = field(default_factory=time.monotonic)
+    _first: dict[str, int] = field(default_factory=dict)
+    _suspects: dict[str, tuple[Cause | None, float]] = field(default_factory=dict)
+    """The fatal line that a living container shows, and since when."""
+    _seen: float = field(default_factory=time.monotonic)
+    """When all containers could last be looked at."""
+    _states: dict[str, State] = field(default_factory=dict)
+    _shown: tuple[float, str] = (0.0, "")
+    _verdict: Verdict = NOTHING_YET
+    """What the last reading meant."""
+    _stuck_since: float | None = None
+    _restarted: set[str] = field(default_factory=set)
+    """Containers that this wait has restarted, each once."""
+    _next_look: float = 0.0
+    _pause: float = field(default_factory=lambda: LOOK_SECONDS[0])
+
+    def until_open(self) -> Reading:
+        """Poll until a reading opens the gate; returns that reading."""
+        while True:
+            with probing(self.probe, self.script, *self.arguments, str(READING_SECONDS)) as queued:
+                for reading in self._readings(queued):
+                    if self._opens(reading):
+                        self.lasting(f"{self.name}: {self._verdict.text} ({time.monotonic() - self._began:.1f} s)")
+                        return reading
+            time.sleep(READING_SECONDS)  # the container restarts, or is not up yet: ask again
+
+    def _readings(self, queued: queue.Queue[str | None]) -> Iterator[Reading]:
+        """What the probe reads until it ends; whatever ends the wait early is looked for meanwhile."""
+        line: str | None = ""
+        while line is not None:
+            self._go_on()
+            with contextlib.suppress(queue.Empty):
+                line = queued.get(timeout=READING_SECONDS)
+                reading = parse(line) if line else None
+                if reading is not None:
+                    yield reading
+            self._progress()
+
+    def _go_on(self) -> None:
+        """Look at the containers when it is time; raises Fault when there is nothing left to wait for."""
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, LOOK_SECONDS[1])
+        if CANCELLED.is_set():
+            raise Fault(
+                self.probe.connection.node,
+                f"{self.name}: interrupted; last reading: {self._verdict.text}",
+                "run pulumi up again: it goes on from here",
+            )
+        if time.monotonic() - self._began > self.deadline:
+            raise self._late()
+        stuck = self._verdict.stuck
+        if stuck and self._stuck_since and time.monotonic() - self._stuck_since >= stuck.after:
+            self._restart(next((one for one in self.watched if one.connection.node == stuck.node), self.probe))
+
+    def _restart(self, one: Watched) -> None:
+        """Restart what is alive but stuck, once; raises Fault the second time."""
+        self._stuck_since = None
+        if one.container in self._restarted:
+            raise Fault(
+                one.connection.node,
+                f"{self.name}: {self._verdict.text}; the {one.role} container was restarted once, in vain",
+                f"read its log: {one.connection.by_hand()} docker logs {one.container[:12]}",
+                look(one.connection, one.container).log,
+            )
+        self._restarted.add(one.container)
+        self.lasting(f"{self.name}: {self._verdict.text}; restarting the {one.role} container on {one.connection.node}")
+        one.connection.run("docker", "restart", one.container, timeout=RESTART_SECONDS, check=True)
+        self._first.clear()  # Docker counts anew
+
+    def _opens(self, reading: Reading) -> bool:
+        """Whether a reading opens the gate; raises its fault if it has one."""
+        self._verdict = self.judge(reading)
+        self._stuck_since = (self._stuck_since or time.monotonic()) if self._verdict.stuck else None
+        if self._verdict.fault:
+            raise self._verdict.fault
+        if self._verdict.opened and any(state.status != "running" for state in self._states.values()):
+            self._next_look = 0.0  # Ray and vLLM notice a death late: their word does not do alone
+            return False
+        return self._verdict.opened
+
+    def _look(self) -> None:
+        """Look at all containers at once; raises Fault when one cannot recover."""
+        try:
+            with ThreadPoolExecutor(len(self.watched)) as pool:
+                states = list(pool.map(self._state, self.watched))
+        except Fault:
+            if time.monotonic() - self._seen > BLIND_SECONDS:
+                raise
+            return
+        self._seen = time.monotonic()
+        for one, state in zip(self.watched, states, strict=True):
+            self._states[one.container] = state
+            first = self._first.setdefault(one.container, state.restarts)
+            cause = self._cause(state)
+            if cause:
+                if self._suspects.get(one.container, (None, 0))[0] != cause:
+                    self._suspects[one.container] = (cause, self._seen)
+            else:
+                self._suspects.pop(one.container, None)
+            dead = (
+                state is MISSING or state.status in ("exited", "dead", "paused") or state.restarts - first >= RESTARTS
+            )
+            if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
+                raise self._broken(one, state)
+
+    def _state(self, one: Watched) -> State:
+        """A container's state; of those beside the probe's the log counts only once they do not run."""
+        state = look(one.connection, one.container, LOG_LINES if one == self.probe else 0)
+        if one == self.probe or state is MISSING or state.status == "running":
+            return state
+        return look(one.connection, one.container)
+
+    def _cause(self, state: State) -> Cause | None:
+        return diagnose(f"{state.error}\n{state.log}", self.expected)
+
+    def _broken(self, one: Watched, state: State) -> Fault:
+        by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
+        if state is MISSING:
+            return Fault(one.connection.node, f"the {one.role} container is gone", "run pulumi up again")
+        if state.status == "paused":
+            resume = f"{one.connection.by_hand()} docker unpause {one.container[:12]}"
+            return Fault(
+                one.connection.node, f"{self.name}: the {one.role} container is paused", f"resume it: {resume}"
+            )
+        cause = self._cause(state)
+        if state.restarts and not cause:  # right after a start there is no log yet: what it died of stands before
+            state = look(one.connection, one.container, all_starts=True)
+            cause = self._cause(state)
+        fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
+        if state.restarts:
+            fate += f", restarted {state.restarts} times"
+        text = f"{self.name}: the {one.role} container {fate}"
+        if cause:
+            return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log or cause.line)
+        return Fault(
+            one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
+        )
+
+    def _late(self) -> Fault:
+        seen = "\n".join(
+            f"{one.label}: {state.status}, {state.restarts} restarts: {phase(state.log)}"
+            for one in self.watched
+            for state in [look(one.connection, one.container)]
+        )
+        return Fault(
+            self.probe.connection.node,
+            f"{self.name}: not within {self.deadline:.0f} s; last reading: {self._verdict.text}",
+            f"look at the containers named below; raise `{self.deadline_setting}` if the start is only slow",
+            seen,
+        )
+
+    def _progress(self) -> None:
+        text = self._verdict.text
+        state = self._states.get(self.probe.container)
+        log = f"; {self.probe.role}: {phase(state.log)}" if state else ""
+        now = time.monotonic()
+        since, shown = self._shown
+        if now - since >= PROGRESS_SECONDS or text != shown:
+            self._shown = (now, text)
+            self.passing(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")
