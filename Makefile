@@ -6,7 +6,7 @@ CHECKED := ask.py __main__.py settings hosts engines providers components polici
 SHELL := /bin/bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help venv toolchain lab up preview down unlock status ask test test-fast lint format schema bench clean
+.PHONY: help venv toolchain lab up preview down unlock status ask test test-fast faults lint format schema bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -58,7 +58,10 @@ ask: venv ## Ask the model: make ask PROMPT="…"
 	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
 
 test: ready lint ## Every test, on the lab
-	$(RUN) python -m pytest
+	$(RUN) python -m pytest -m "not matrix"
+
+faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (half an hour)
+	$(RUN) python -m pytest tests/lab/test_faults.py --faults-report docs/faults.md
 
 test-fast: venv ## Tests that need neither lab nor toolchain
 	$(PY) -m pytest -m "not lab and not toolchain"

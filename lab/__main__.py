@@ -1,4 +1,4 @@
-"""Commands of the lab: up, down, status."""
+"""Commands of the lab: up, down, status, fault."""
 
 import json
 import signal
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from lab import lifecycle, processes
+from lab import faults, lifecycle, processes
 from lab.processes import LabError, StoppingError
 
 INTERRUPTED = 130
@@ -77,6 +77,25 @@ def status(*, as_json: Annotated[bool, typer.Option("--json", help="For programs
             console.print(lifecycle.table(report))
         if not report["ready"]:
             raise typer.Exit(1)
+
+    _guarded(work)
+
+
+@app.command()
+def fault(
+    name: Annotated[str | None, typer.Argument(help="What to do; the list of all without it.")] = None,
+    target: Annotated[str | None, typer.Argument(help="Role or node; the first in the list without it.")] = None,
+    *,
+    heal: Annotated[bool, typer.Option("--heal", help="Take it back, where that is not the program's work.")] = False,
+) -> None:
+    """Do to the lab what happens to real Sparks."""
+
+    def work() -> None:
+        if name is None:
+            for key, one in faults.FAULTS.items():
+                console.print(f"{key:15} {one.about}  ({' | '.join(one.targets)})", highlight=False, markup=False)
+        else:
+            console.print(faults.inject(name, target, heal=heal), highlight=False)
 
     _guarded(work)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 import yaml
 
 from hosts.ssh import Connection
@@ -51,6 +52,14 @@ def ours(node: str) -> dict[str, str]:
         "--format", '{{.Label "dgx-spark-cluster.role"}} {{.ID}}',
     )  # fmt: skip
     return dict(line.split(" ", 1) for line in lines.splitlines())
+
+
+def complete(endpoint: str, model: str) -> int:
+    """Tokens of one completion, asked as a user does."""
+    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
+    answer = requests.post(f"{endpoint}/completions", json=body, timeout=60)
+    answer.raise_for_status()
+    return int(answer.json()["usage"]["completion_tokens"])
 
 
 @dataclass

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import requests
 
-from tests.lab.conftest import Stack, on, ours
+from tests.lab.conftest import Stack, complete, on, ours
 
 NODES = ("spark-1", "spark-2")
-
-
-def complete(endpoint: str, model: str) -> int:
-    """Tokens of one completion, asked as a user does."""
-    body = {"model": model, "prompt": "Hello", "max_tokens": 4, "ignore_eos": True}
-    answer = requests.post(f"{endpoint}/completions", json=body, timeout=60)
-    answer.raise_for_status()
-    return int(answer.json()["usage"]["completion_tokens"])
 
 
 def test_interrupt_ends_a_wait_with_a_clear_word(stack: Stack) -> None:
