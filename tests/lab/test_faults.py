@@ -79,8 +79,8 @@ def table(found: dict[str, tuple[float, Row]]) -> str:
         "# Faults and their repair",
         "",
         "Made by `make faults` on the lab: each is injected into a serving cluster (`python -m lab fault …`), then one",
-        "`pulumi up` must bring back a completion. Seconds are those of that `up`; a full start took "
-        f"{found['start'][0]:.0f} s in the same run.",
+        "`pulumi up` must bring back a completion; seconds are those of that `up`.",
+        f"A full start took {found['start'][0]:.0f} s in the same run.",
         "",
         "| fault | preview names | replaced | up, s |",
         "|---|---|---|---|",
