@@ -2,11 +2,11 @@
 STACK ?= lab
 PY := .venv/bin/python
 RUN := . ./env.sh &&
-CHECKED := ask.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
+CHECKED := ask.py watch.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
 SHELL := /bin/bash -o pipefail
 
 .DEFAULT_GOAL := help
-.PHONY: help venv toolchain lab up preview down unlock status ask test test-fast faults lint format schema bench clean
+.PHONY: help venv toolchain lab up preview down unlock watch status ask test test-fast faults lint format schema bench clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -49,6 +49,9 @@ down: toolchain ## Remove everything of the cluster from the hosts
 unlock: ready ## After a pulumi that was killed: drop its lock and its pending operations
 	$(RUN) pulumi cancel --stack $(STACK) --yes
 	$(RUN) pulumi refresh --stack $(STACK) --clear-pending-creates --yes --skip-preview --suppress-permalink
+
+watch: ready ## A preview every EVERY=5m; drift as one line; HEAL=1 repairs it by up
+	$(RUN) python -m watch --stack $(STACK) --every $(or $(EVERY),5m) $(if $(HEAL),--heal)
 
 status: ready ## Outputs and resources of the stack
 	@if [ $(STACK) = lab ]; then $(PY) -m lab status; fi
