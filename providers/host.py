@@ -9,8 +9,14 @@ import pulumi
 from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
 from hosts.containers import remove_all
+from hosts.faults import Fault
+from hosts.ownership import PREFIX
 from hosts.ssh import Connection
 from providers.base import Provider
+
+TYPE = f"{PREFIX}:index:Cluster${PREFIX}:index:Node$pulumi-python:dynamic/spark:Host"
+HOST_URN = f"urn:pulumi:{{stack}}::{PREFIX}::{TYPE}::{{node}}"
+"""Pulumi's name of a Host; a provider is not told its own."""
 
 
 class HostProvider(Provider):
@@ -34,7 +40,18 @@ class HostProvider(Provider):
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
         """Remove all that carries our labels on this node; a dead node is a fault of this resource alone."""
-        remove_all(Connection.load(props["connection"]), props["stack"], int(props["grace"]))
+        connection, stack = Connection.load(props["connection"]), props["stack"]
+        try:
+            remove_all(connection, stack, int(props["grace"]))
+        except Fault as fault:
+            urn = HOST_URN.format(stack=stack, node=connection.node)
+            raise Fault(
+                connection.node,
+                f"{fault.cause}; what is ours there is left",
+                f"{fault.remedy}; then finish it: pulumi destroy -s {stack}. To forget this node for good instead: "
+                f"pulumi state delete -s {stack} --target-dependents '{urn}'",
+                fault.evidence,
+            ) from None
 
 
 class Host(Resource, module="spark", name="Host"):

@@ -70,6 +70,21 @@ def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing
     assert "Cannot connect to the Docker daemon" in caught.value.evidence
 
 
+def test_node_that_cannot_be_cleaned_is_told_with_the_way_to_finish_and_the_way_to_forget_it() -> None:
+    dead = {"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}
+    connection = {"node": "spark-2", "hops": [dead], "config_file": "/dev/null", "connect_timeout": 5.0}
+    with pytest.raises(Fault) as caught:
+        HostProvider().delete("lab/spark-2", props(connection=connection))
+    assert caught.value.node == "spark-2"
+    assert "refuses connections" in caught.value.cause
+    assert "what is ours there is left" in caught.value.cause
+    assert "pulumi destroy -s lab." in caught.value.remedy
+    assert caught.value.remedy.endswith(
+        "pulumi state delete -s lab --target-dependents 'urn:pulumi:lab::dgx-spark-cluster::dgx-spark-cluster:index:"
+        "Cluster$dgx-spark-cluster:index:Node$pulumi-python:dynamic/spark:Host::spark-2'"
+    )
+
+
 def test_create_read_and_update_change_nothing(full: FakeDocker) -> None:
     provider = HostProvider()
     assert (provider.create(props()).id, provider.create(props()).outs) == ("lab/spark-1", props())
