@@ -103,9 +103,9 @@ class Stack:
         )
         return Result(done.returncode, done.stdout)
 
-    def interrupted(self, *arguments: str, at: str) -> Result:
-        """Run a pulumi command and press Ctrl-C once when its output has a text."""
-        with subprocess.Popen(
+    def started(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a pulumi command."""
+        return subprocess.Popen(
             ["pulumi", *arguments, "--non-interactive", "--color", "never"],
             cwd=ROOT,
             env=self._environment,
@@ -113,7 +113,11 @@ class Stack:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        ) as process:
+        )
+
+    def interrupted(self, *arguments: str, at: str) -> Result:
+        """Run a pulumi command and press Ctrl-C once when its output has a text."""
+        with self.started(*arguments) as process:
             assert process.stdout
             output = ""
             for line in process.stdout:
