@@ -18,6 +18,7 @@ class Ray(pulumi.ComponentResource):
 
     def __init__(self, cluster: Cluster, nodes: Sequence[Node], opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("dgx-spark-cluster:index:Ray", "ray", None, opts)
+        self.nodes = nodes
         head, *workers = nodes
         head_container = head.container(
             "ray-head",
