@@ -6,6 +6,7 @@ import sys
 
 import pulumi
 
+from components import monitor
 from components.cluster import Cluster, ClusterArgs
 from hosts.faults import Fault, Faults
 from hosts.operation import destroying
@@ -24,6 +25,7 @@ LEAVE_OUT = (
 
 def main() -> None:
     """Register the stack; every fault of configuration or host ends as one clear message."""
+    monitor.mend()
     config = pulumi.Config()
     stack = pulumi.get_stack()
     try:

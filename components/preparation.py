@@ -63,6 +63,7 @@ class Preparation(pulumi.ComponentResource):
             f"{node}-stopped",
             create=command("stop", "FOUND"),
             # When: the same unit may be alive again after the next reboot.
+            logging=local.Logging.STDOUT,  # what it says of a failure is in the error
             environment={**found, "AT": datetime.now(UTC).isoformat(timespec="seconds")},
             opts=pulumi.ResourceOptions.merge(unless_found, pulumi.ResourceOptions(depends_on=[self.found])),
         )

@@ -18,14 +18,15 @@ import pytest
 from tests.lab.conftest import Result, Stack, connect, lab_settings, on
 
 NODE = "spark-2"
-ONLY = ("--target", "**$command:local:Command::**")
+TARGETS = ("Cluster", "Cluster$**:Node", "Cluster$**:Preparation", "Cluster$**:Command")
+ONLY = [f"--target=**index:{types}::**" for types in TARGETS]
 SERVICE = "[Service]\nExecStart=/bin/sleep infinity\n{more}\n[Install]\nWantedBy=multi-user.target\n"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-reranker.service"
 EMPTY = "test-preparation:1"
 RUN_CONTAINER = f"""
 docker image inspect {EMPTY} >/dev/null 2>&1 || tar -cf - -T /dev/null | docker import - {EMPTY} >/dev/null
-docker run --detach --name vllm_node --restart always --network none \
+docker run --detach --name vllm_node --restart always --network none --stop-signal KILL \
   -v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro {EMPTY} /bin/sleep infinity >/dev/null
 docker inspect --format '{{{{.State.Pid}}}}' vllm_node
 """
@@ -154,17 +155,17 @@ def test_stale_things_are_named_stopped_stopped_again_and_put_back(own: Stack) -
         done = own.up(*ONLY, "--expect-no-changes")
         assert done.code == 0, done.output
 
-    # Alive again: first enabled only, then running, then running once more, then the container.
+    # Alive again: first enabled only, then running, with the container, then just the same once more.
     alive_again: list[Callable[[], object]] = [
         lambda: sudo("systemctl", "enable", CLUSTER),
+        lambda: (sudo("systemctl", "start", CLUSTER), run_container()),
         lambda: sudo("systemctl", "start", CLUSTER),
-        lambda: sudo("systemctl", "start", CLUSTER),
-        run_container,
     ]
     for again in alive_again:
         again()
-        assert changes(own)[f"Command {NODE}-stopped"] == "update"
-        assert not any("spark-1" in name for name in changes(own))
+        plan = changes(own)
+        assert plan[f"Command {NODE}-stopped"] == "update"
+        assert not any("spark-1" in name for name in plan)
         done = own.up(*ONLY)
         assert done.code == 0, done.output
         assert (state(CLUSTER), container()) == (("inactive", "disabled"), "")
