@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pulumi
 
+from components import monitor
 from engines import vllm_image
 from hosts.faults import Fault, Faults
 from hosts.operation import destroying
@@ -25,6 +26,7 @@ LEAVE_OUT = (
 
 def main() -> None:
     """Register the stack; every fault of configuration or host ends as one clear message."""
+    monitor.mend()
     config = pulumi.Config()
     stack = pulumi.get_stack()
     try:

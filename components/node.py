@@ -1,20 +1,22 @@
-"""Node: one host with its Docker provider, its facts and the image."""
+"""Node: one host, prepared, with its Docker provider, its facts and the image."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pulumi
 import pulumi_docker as docker
 
+from components.preparation import Preparation
 from engines import vllm_ray
 from hosts import ownership
 from hosts.containers import claim, remove_all
 from hosts.fabric import Fabric
 from hosts.image_plan import Plan
 from hosts.ssh import Connection
+from hosts.stale import Stale
 from hosts.survey import Survey, dump
 from providers.host import Host
 from providers.image_copy import Source
@@ -60,6 +62,13 @@ class Node(pulumi.ComponentResource):
             ssh_opts=self.connection.options,
             opts=inside,
         )
+        self.preparation = Preparation(
+            self.name,
+            self.connection,
+            Stale.of(self.own, args.facts),
+            restore=self.own.restore_units,
+            opts=inside,
+        )
         # Also in a preview: it must say so.
         takeover = pulumi.ResourceHook(
             f"{self.name}-takeover", self._take_over, pulumi.ResourceHookOptions(on_dry_run=True)
@@ -72,7 +81,12 @@ class Node(pulumi.ComponentResource):
             grace=args.cluster.deadlines.stop,
             timeout=args.cluster.deadlines.survey,
             opts=pulumi.ResourceOptions.merge(
-                inside, pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_create=[takeover]))
+                inside,
+                pulumi.ResourceOptions(
+                    # Units are put back only when all that is ours has left the node.
+                    depends_on=[self.preparation.stopped],
+                    hooks=pulumi.ResourceHookBinding(before_create=[takeover]),
+                ),
             ),
         )
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
@@ -180,6 +194,7 @@ class Node(pulumi.ComponentResource):
         *,
         upstream: pulumi.Input[str],
         api_key: pulumi.Output[str] | None = None,
+        before: Sequence[pulumi.ResourceHook] = (),
         opts: pulumi.ResourceOptions,
     ) -> docker.Container:
         """A container of this node.
@@ -189,6 +204,7 @@ class Node(pulumi.ComponentResource):
             command: what it runs; the image's entrypoint is overridden.
             upstream: ids of the containers it depends on. A label holds them, so that it is replaced with them.
             api_key: secret that serve's API asks for.
+            before: what else happens before it is created.
             opts: parent and dependencies.
         """
         args = self.args
@@ -220,7 +236,7 @@ class Node(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions.merge(self.roles, opts),
                 pulumi.ResourceOptions(
-                    delete_before_replace=True, hooks=pulumi.ResourceHookBinding(before_create=[self.claim])
+                    delete_before_replace=True, hooks=pulumi.ResourceHookBinding(before_create=[self.claim, *before])
                 ),
             ),
         )

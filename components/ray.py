@@ -25,6 +25,7 @@ class Ray(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("dgx-spark-cluster:index:Ray", "ray", None, opts)
+        self.nodes = nodes
         head, *workers = nodes
         head_container = head.container(
             "ray-head",

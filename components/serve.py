@@ -5,6 +5,7 @@ from __future__ import annotations
 import pulumi
 
 from components.node import Node
+from components.page_cache import dropping
 from components.ray import Ray
 from engines import vllm_ray
 from providers.gate import Watched
@@ -32,6 +33,7 @@ class Serve(pulumi.ComponentResource):
             # The engine's ranks are actors inside Ray's containers: serve is replaced with any of them.
             upstream=ray.container_ids.apply(lambda ids: " ".join(id_[:12] for id_ in ids)),
             api_key=api_key,
+            before=dropping(ray.nodes),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[ray.gate]),
         )
         own = container.id.apply(lambda id_: Watched(head.connection, id_, "serve").dump())

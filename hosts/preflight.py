@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from hosts import ownership
 from hosts.faults import Fault
 from hosts.ssh import Connection
+from hosts.stale import Stale
 from hosts.survey import Survey
-from settings import Cluster, Node
+from settings import NEEDED_UNITS, Cluster, Node
 
 IDLE_MIB = 64
 """GPU memory that does not count as held: an idle desktop showed 18 MiB (Xorg, gnome-shell) in the field case."""
@@ -23,10 +24,12 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             by_hand = Connection.of(cluster, node).by_hand()
             faults += _docker(node, facts, by_hand)
             faults += _gpus(cluster, node, facts, by_hand)
-            faults += _occupants(stack, node, facts, by_hand)
+            stale = Stale.of(cluster.of(node), facts)
+            faults += _sudo(node, facts, stale, by_hand)
+            faults += _occupants(stack, node, facts, stale, by_hand)
             faults += _files(cluster, node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
-            faults += _ports(cluster, stack, node, facts)
+            faults += _ports(cluster, stack, node, facts, stale)
     return faults
 
 
@@ -53,23 +56,43 @@ def _gpus(cluster: Cluster, node: Node, facts: Survey, by_hand: str) -> Iterator
         )
 
 
-def _occupants(stack: str, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+def _sudo(node: Node, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+    """Programs that preparation needs as root, and cannot have."""
+    for program in facts.refused:
+        user, path = node.user or "$USER", "/usr/sbin/sysctl"
+        needed = "the page cache cannot be dropped"
+        otherwise = "set `drop_page_cache: false`"
+        if program == "systemctl":
+            units, path = " ".join(unit.name for unit in stale.units), "/usr/bin/systemctl"
+            needed = f"stale units cannot be stopped ({units})"
+            otherwise = f"stop them by hand: {by_hand} sudo systemctl disable --now {units}"
+        allow = f"echo '{user} ALL=(root) NOPASSWD: {path}' | sudo tee /etc/sudoers.d/spark-{program}"
+        yield Fault(
+            node.name,
+            f"sudo {program} asks for a password: {needed}",
+            f"{otherwise}; or allow it on the node: {allow}",
+        )
+
+
+def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+    """Who holds a GPU, is not of this stack, and does not go with what is stale."""
     containers = {container.id: container for container in facts.docker.containers}
     for process in facts.gpu_processes:
         container = containers.get(process.container)
         if container and container.labels.get("stack") == stack:
             continue
-        if process.mib is not None and process.mib < IDLE_MIB:
+        if stale.holds(process.container, process.unit) or (process.mib is not None and process.mib < IDLE_MIB):
             continue
-        held, stop = f"pid {process.pid}", f"sudo kill {process.pid}"
+        held, stop = f"pid {process.pid}", f"{by_hand} sudo kill {process.pid}"
         if container:
-            held, stop = f"{held}, container {container.name}", f"docker stop {container.name}"
+            held = f"{held}, container {container.name}"
+            stop = f"{by_hand} docker stop {container.name}; or have it removed: add it to `stale_containers`"
         elif process.unit:
-            held, stop = f"{held}, unit {process.unit}", f"sudo systemctl disable --now {process.unit}"
+            held, stop = f"{held}, unit {process.unit}", f"{by_hand} sudo systemctl disable --now {process.unit}"
+            if process.unit not in NEEDED_UNITS:
+                stop += "; or have it stopped: add it to `stale_units`"
         memory = "an unknown amount of memory" if process.mib is None else f"{process.mib} MiB"
-        yield Fault(
-            node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {by_hand} {stop}"
-        )
+        yield Fault(node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {stop}")
 
 
 def _files(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
@@ -101,7 +124,7 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
             )
 
 
-def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey) -> Iterator[Fault]:
+def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey, stale: Stale) -> Iterator[Fault]:
     needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
     ours = {
         container.labels.get("role"): container
@@ -111,6 +134,8 @@ def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey) -> Iterator[
     if node != cluster.head:
         return
     for listener in facts.listeners:
+        if stale.holds(listener.container, listener.unit):
+            continue
         role, setting = needed[listener.port]
         own = ours.get(role)
         # Without root the process is not shown: then the living container of that role is taken to own its port.

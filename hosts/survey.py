@@ -100,6 +100,22 @@ class Listener(Fact):
     process: str
     pid: int | None
     container: str
+    unit: str = ""
+
+
+class Unit(Fact):
+    """A systemd unit that the settings call stale, and that runs or would after the next boot."""
+
+    name: str
+    active: str
+    """ActiveState: active, activating, inactive, failed and others."""
+    enabled: str
+    """UnitFileState: enabled, enabled-runtime, disabled, static, masked and others."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is more than enabled."""
+        return self.active not in ("inactive", "failed")
 
 
 class ModelDirectory(Fact):
@@ -128,6 +144,10 @@ class Survey(Fact):
     """Configured mount sources that do not exist."""
     devices: tuple[str, ...]
     """Configured device paths that exist."""
+    units: tuple[Unit, ...] = ()
+    """Stale units that are alive."""
+    refused: tuple[str, ...] = ()
+    """Programs that preparation needs as root, and for which sudo asks a password."""
     home: str = ""
     """What `~` means in paths of the settings."""
 
@@ -146,6 +166,8 @@ def survey(cluster: Cluster, node: Node) -> Survey:
         "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
         "paths": [mount.source for mount in own.mounts],
         "devices": list(own.devices),
+        "units": list(own.stale_units),
+        "sudo": ["sysctl"] if own.drop_page_cache else [],
     }
     connection = Connection.of(cluster, node)
     script = f"{SCRIPT.read_text()}\nmain({question!r})\n"

@@ -126,6 +126,9 @@ def owner(pid: int) -> dict[str, str]:
         groups = ""
     containers = re.findall(r"[0-9a-f]{64}", groups)
     units = re.findall(r"/([^/\n]+\.service)", groups)
+    # A unit of a user's own manager (user@1000.service/…) is none that root could stop by its name.
+    if "/user@" in groups:
+        units = []
     # The innermost of each: the node may be a container itself.
     return {"container": containers[-1] if containers else "", "unit": units[-1] if units else ""}
 
@@ -187,10 +190,30 @@ def listeners(ports: list[int]) -> list[dict[str, Any]]:
                 "address": address,
                 "process": process["name"] if process else "",
                 "pid": int(process["pid"]) if process else None,
-                "container": owner(int(process["pid"]))["container"] if process else "",
+                **owner(int(process["pid"]) if process else 0),
             }
         )
     return found
+
+
+def units(names: list[str]) -> list[dict[str, str]]:
+    """Those of the named systemd units that run, or would after the next boot."""
+    if not names:
+        return []
+    done = run("systemctl", "show", "--property=ActiveState,UnitFileState", "--", *names)
+    found = []
+    # A block of properties for each name, in their order; without systemd there is none.
+    for name, block in zip(names, done.stdout.strip().split("\n\n")):  # noqa: B905 - Python 3.8 has no strict
+        state = dict(line.partition("=")[::2] for line in block.splitlines())
+        active, enabled = state.get("ActiveState", ""), state.get("UnitFileState", "")
+        if active not in ("", "inactive", "failed") or enabled in ("enabled", "enabled-runtime"):
+            found.append({"name": name, "active": active, "enabled": enabled})
+    return found
+
+
+def refused(programs: list[str]) -> list[str]:
+    """For which of these programs sudo would ask a password."""
+    return [name for name in programs if os.geteuid() and run("sudo", "-n", name, "--version").returncode]
 
 
 def exists(path: str) -> bool:
@@ -199,7 +222,7 @@ def exists(path: str) -> bool:
 
 
 def main(question: dict[str, Any]) -> None:
-    """Print the answer to `question`: keys image, model, paths, devices, ports and home."""
+    """Print the answer to `question`: keys image, model, paths, devices, ports, units, sudo and home."""
     home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
 
     def at_home(path: str) -> str:
@@ -212,6 +235,7 @@ def main(question: dict[str, Any]) -> None:
         files, unreadable = 0, error.strerror or str(error)
     else:
         unreadable = ""
+    stale = units(question["units"])
     print(
         json.dumps(
             {
@@ -223,6 +247,8 @@ def main(question: dict[str, Any]) -> None:
                 "interfaces": interfaces(),
                 "hcas": hcas(),
                 "listeners": listeners(question["ports"]),
+                "units": stale,
+                "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
                 "model": {
                     "error": unreadable,
                     "files": files,

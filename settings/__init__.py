@@ -5,13 +5,14 @@ and an invalid value is reported by its YAML path (see :func:`parse`). Secrets a
 is the Pulumi secret ``dgx-spark-cluster:apiKey``, others are in ``dgx-spark-cluster:secretEnvironment``.
 """
 
-from settings.checks import RESERVED_ENVIRONMENT
+from settings.checks import NEEDED_UNITS, RESERVED_ENVIRONMENT
 from settings.cluster import Cluster, Deadlines, Node, Ray
 from settings.fields import SettingsError
 from settings.host import Mount, Overridable, Ulimit
 from settings.reading import parse, parse_secrets
 
 __all__ = [
+    "NEEDED_UNITS",
     "RESERVED_ENVIRONMENT",
     "Cluster",
     "Deadlines",

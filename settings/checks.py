@@ -21,6 +21,11 @@ RESERVED_ENVIRONMENT = frozenset({"RAY_ADDRESS", "VLLM_API_KEY", "VLLM_HOST_IP",
 SECRETS = "dgx-spark-cluster:secretEnvironment"
 SECRET = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET)$", re.IGNORECASE)
 
+NEEDED_UNITS = frozenset(
+    f"{name}.{kind}" for name in ("containerd", "docker", "ssh", "sshd") for kind in ("service", "socket")
+)
+"""Units by which the program reaches a node; none of them can be stale."""
+
 ENGINE_FLAGS = {
     "--model": "model",
     "--host": "listen",
@@ -71,6 +76,9 @@ def host_faults(host: Overridable) -> Faults:
         for key, times in Counter(entry.key for entry in entries).items():
             if times > 1:
                 yield (setting,), f"{key} is given {times} times: keep one"
+    for index, unit in enumerate(host.stale_units):
+        if unit in NEEDED_UNITS:
+            yield ("stale_units", index), f"the program reaches the node by {unit}: remove it"
     for index, limit in enumerate(host.ulimits):
         if limit.hard != -1 and not -1 < limit.soft <= limit.hard:
             yield ("ulimits", index, "soft"), f"must not be above the hard limit {limit.hard}, got {limit.soft}"
@@ -103,6 +111,7 @@ def cluster_faults(cluster: Cluster) -> Faults:
     yield from _identity(cluster)
     yield from _jumps(cluster)
     yield from _shared_memory(cluster)
+    yield from _stale(cluster)
     if cluster.port == cluster.ray.port:
         yield ("port",), f"port and ray.port are both {cluster.port}: give them different ports"
     if cluster.model_name in ("", "..", "~"):
@@ -174,6 +183,16 @@ def _shared_memory(cluster: Cluster) -> Faults:
                 yield place, useless
         elif size * 2**20 <= cluster.ray.object_store_bytes:
             yield place, f"{size} MiB cannot hold ray.object_store_bytes ({cluster.ray.object_store_bytes} bytes)"
+
+
+def _stale(cluster: Cluster) -> Faults:
+    """No container of ours is stale."""
+    for index, node in enumerate(cluster.nodes):
+        own = cluster.of(node)
+        place: Place = ("nodes", index) if "stale_containers" in node.model_fields_set else ()
+        for number, name in enumerate(own.stale_containers):
+            if name.startswith(f"{own.container_prefix}-"):
+                yield (*place, "stale_containers", number), f"{name} is a name of the program's own: remove it"
 
 
 def _arguments(place: Place, arguments: Iterable[str], own: Mapping[str, str | None]) -> Faults:

@@ -50,6 +50,8 @@ AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:\x00-\x1f]*$")]
 NodePath = Annotated[str, StringConstraints(pattern=r"^~?/[^:\x00-\x1f]*$")]
 InterfaceName = Annotated[str, StringConstraints(pattern=r"^[^\s/:,]{1,15}$")]
 HcaName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
+UnitName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]{1,240}\.(service|socket|timer|path|target)$")]
+ContainerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
 Image = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
 Ssh = Annotated[
     str,
@@ -72,6 +74,8 @@ ALLOWED = {
     "interface": "must be the name of a network interface, as `ip -br link` shows it",
     "hcas": "must be names of RDMA devices, as `rdma link` shows them",
     "environment": "must be text without NUL, and its name one of letters, digits and underscores",
+    "stale_units": "must be the full name of a systemd unit, such as vllm-cluster.service",
+    "stale_containers": "must be the name of a container, as `docker ps` shows it",
     "labels": "its name must be letters, digits, dots, dashes, slashes and underscores",
 }
 """What is allowed, in words, where a setting has a pattern; by the last name on its path."""

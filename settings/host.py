@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from settings.checks import host_faults
 from settings.fields import (
     AbsolutePath,
+    ContainerName,
     ContradictionError,
     EnvironmentName,
     EnvironmentValue,
@@ -21,6 +22,7 @@ from settings.fields import (
     Name,
     NodePath,
     Port,
+    UnitName,
 )
 
 
@@ -113,6 +115,22 @@ class Overridable(Model):
     container_prefix: Name = "dgx-spark-cluster"
     """First part of the names of containers and volumes, PREFIX-STACK-ROLE; the project's, so that `docker ps` tells
     whose they are. A change replaces them all."""
+    stale_units: tuple[UnitName, ...] = (
+        "vllm-cluster.service",
+        "vllm-proxy.service",
+        "vllm-embeddings.service",
+        "vllm-reranker.service",
+    )
+    """systemd units that may be stopped and disabled: what earlier set-ups left, which holds the GPU after each reboot.
+    The field case's by default. Nothing else of the node's is ever stopped."""
+    stale_containers: tuple[ContainerName, ...] = ("vllm_node", "reranker", "vllm_embeddings")
+    """Containers that may be stopped and removed, their volumes left; the field case's by default. They do not come
+    back."""
+    restore_units: bool = True
+    """Whether destroy enables and starts these units again, each as it was found first."""
+    drop_page_cache: bool = False
+    """Drop the node's page cache whenever serve is about to be started. On a Spark it counts as used GPU memory, and
+    vLLM may refuse to start (vLLM issue 35313); every NVIDIA playbook has this step. Needs sudo without a password."""
 
     def over(self, lower: Overridable) -> Overridable:
         """The values in force where these are given over those of `lower`."""

@@ -47,6 +47,7 @@ class Resource:
     deleted_with: str
     delete_before_replace: bool
     before_create: tuple[str, ...]
+    ignore_changes: tuple[str, ...]
 
     @property
     def labels(self) -> dict[str, str]:
@@ -84,6 +85,7 @@ class Monitor(mocks.MockMonitor):
                 deleted_with=request.deletedWith,
                 delete_before_replace=request.deleteBeforeReplace,
                 before_create=tuple(request.hooks.before_create),
+                ignore_changes=tuple(request.ignoreChanges),
             )
         )
         return answer
@@ -115,10 +117,13 @@ class Log(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
+        self.warnings: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.ERROR:
             self.errors.append(record.getMessage())
+        elif record.levelno == logging.WARNING:
+            self.warnings.append(record.getMessage())
 
 
 @dataclass
@@ -128,6 +133,7 @@ class Outcome:
     resources: list[Resource] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     exit_code: int = 0
 
     def of(self, type_: str) -> list[Resource]:
@@ -204,5 +210,5 @@ class Program:
             return exported.apply(outcome.outputs.update)
 
         mocks.test(program)()  # type: ignore[no-untyped-call]
-        outcome.resources, outcome.errors = monitor.found, log.errors
+        outcome.resources, outcome.errors, outcome.warnings = monitor.found, log.errors, log.warnings
         return outcome

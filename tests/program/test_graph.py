@@ -29,6 +29,10 @@ def three(**changes: Any) -> dict[str, Any]:
 def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome) -> None:
     assert sorted(f"{one.type.rpartition(':')[2]} {one.name}" for one in up.resources) == [
         "Cluster cluster",
+        "Command spark-1-found",
+        "Command spark-1-stopped",
+        "Command spark-2-found",
+        "Command spark-2-stopped",
         "Container spark-1-ray-head",
         "Container spark-1-serve",
         "Container spark-2-ray-worker",
@@ -40,6 +44,8 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
         "Node spark-2",
         "NodeImage spark-1",
         "NodeImage spark-2",
+        "Preparation spark-1",
+        "Preparation spark-2",
         "Ray ray",
         "Serve serve",
         "ServeGate serving",

@@ -65,21 +65,68 @@ def occupant(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("changes", "held", "stop"),
     [
-        ({"unit": "vllm-cluster.service"}, "unit vllm-cluster.service", "sudo systemctl disable --now vllm-cluster"),
-        ({"container": "s" * 64, "unit": "docker.service"}, "container reranker", "docker stop reranker"),
+        (
+            {"unit": "jupyter.service"},
+            "unit jupyter.service",
+            "sudo systemctl disable --now jupyter.service; or have it stopped: add it to `stale_units`",
+        ),
+        (
+            {"container": "s" * 64, "unit": "docker.service"},
+            "container grafana",
+            "docker stop grafana; or have it removed: add it to `stale_containers`",
+        ),
         ({}, "(pid 114687)", "sudo kill 114687"),
+        ({"unit": "ssh.service"}, "unit ssh.service", "sudo systemctl disable --now ssh.service"),
     ],
 )
-def test_who_holds_the_gpu_is_named_with_the_command_that_stops_it(
+def test_who_holds_the_gpu_is_named_with_the_command_or_setting_that_stops_it(
     changes: dict[str, Any], held: str, stop: str
 ) -> None:
     """C20."""
-    strangers = docker(container("reranker", "serve", stack=None))
+    strangers = docker(container("grafana", "serve", stack=None))
     (fault,) = faults(gpu_processes=[occupant(**changes)], docker=strangers)
     assert "the GPU is held by /usr/bin/python3" in fault.cause
     assert held in fault.cause
     assert fault.cause.endswith("with 19135 MiB")
-    assert stop in fault.remedy
+    assert fault.remedy.endswith(stop)
+
+
+def unit(name: str, active: str = "active", enabled: str = "enabled") -> dict[str, Any]:
+    return {"name": name, "active": active, "enabled": enabled}
+
+
+def test_what_preparation_will_stop_is_no_fault_whatever_it_holds() -> None:
+    reranker = container("reranker", "serve", stack=None)
+    found = faults(
+        units=[unit("vllm-proxy.service")],
+        docker=docker(reranker),
+        gpu_processes=[occupant(unit="vllm-proxy.service"), occupant(container=reranker["id"], unit="docker.service")],
+        listeners=[
+            listener(30000, "python3", 7) | {"unit": "vllm-proxy.service"},
+            listener(6379, "raylet", 8, reranker["id"]),
+        ],
+    )
+    assert found == []
+
+
+def test_stale_container_is_left_where_the_settings_do_not_name_it() -> None:
+    holder = {"gpu_processes": [occupant(container="s" * 64)], "docker": docker(container("reranker", "s", stack=None))}
+    assert "container reranker" in only(faults(cluster(stale_containers=[]), **holder)).cause
+
+
+def test_password_of_sudo_is_a_fault_with_both_ways_out() -> None:
+    fault = only(faults(units=[unit("a.service"), unit("b.timer")], refused=["systemctl"], number=2))
+    assert fault.cause == "sudo systemctl asks for a password: stale units cannot be stopped (a.service b.timer)"
+    by_hand = "ssh -J aurora@10.1.230.180 aurora@192.168.200.13"
+    assert f"{by_hand} sudo systemctl disable --now a.service b.timer" in fault.remedy
+    assert "'aurora ALL=(root) NOPASSWD: /usr/bin/systemctl' | sudo tee /etc/sudoers.d/" in fault.remedy
+
+
+def test_password_of_sudo_is_a_fault_for_the_page_cache_too() -> None:
+    fault = only(faults(refused=["sysctl"]))
+    assert fault.cause == "sudo sysctl asks for a password: the page cache cannot be dropped"
+    assert "`drop_page_cache: false`" in fault.remedy
+    assert "/usr/sbin/sysctl" in fault.remedy
 
 
 def test_own_processes_and_an_idle_desktop_hold_no_gpu() -> None:

@@ -33,6 +33,9 @@ MOUNT = {"source": "/srv/a", "target": "/a"}
         ({"hcas": ["a,b"]}, "hcas[0]: must be names of RDMA devices"),
         ({"gid_index": 256}, "gid_index: must be less than or equal to 255"),
         ({"identity_file": ""}, "identity_file: must be one line of text, not empty"),
+        ({"stale_units": ["vllm-cluster"]}, "stale_units[0]: must be the full name of a systemd unit, such as vllm-"),
+        ({"stale_containers": ["-f"]}, "stale_containers[0]: must be the name of a container"),
+        ({"stale_units": ["docker.service"]}, "stale_units[0]: the program reaches the node by docker.service"),
         ({"model": "/"}, "model: must be the directory of one model"),
     ],
 )  # fmt: skip
@@ -61,6 +64,14 @@ def test_value_is_refused_with_what_is_allowed(changes: dict[str, Any], wanted: 
         ({"engine_arguments": ["--hf-token=x"]}, "give it in `secretEnvironment`"),
         ({"ray": {"arguments": ["--head"]}}, ".ray.arguments[0]: --head is set by the program: remove it"),
         ({"nodes": [node(ray_arguments=["--port=1"])]}, ".nodes[0].ray_arguments[0]: --port is set from `ray.port`"),
+        (
+            {"stale_containers": ["a", "dgx-spark-cluster-lab-serve"]},
+            ".stale_containers[1]: dgx-spark-cluster-lab-serve is a name of the program's own: remove it",
+        ),
+        (
+            {"nodes": [node(stale_containers=["two-serve"], container_prefix="two")]},
+            ".nodes[0].stale_containers[0]: two-serve is a name of the program's own",
+        ),
         ({"nodes": [node(), node(name="b", ssh="b", jump="b")]}, ".nodes[1].jump: the jump hosts form a circle: b → b"),
     ],
 )

@@ -34,6 +34,10 @@ OTHER: dict[str, Any] = {
     "shm_size_mib": 2048,
     "labels": {"com.example.team": "other"},
     "container_prefix": "other",
+    "stale_units": ["other.timer"],
+    "stale_containers": [],
+    "restore_units": True,
+    "drop_page_cache": False,
 }
 
 

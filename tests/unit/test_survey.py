@@ -23,6 +23,7 @@ from tests.samples import survey as recorded
 
 QUESTION: dict[str, Any] = {
     "image": "none:1", "model": "/nowhere", "ports": [], "paths": [], "devices": [], "home": None,
+    "units": [], "sudo": [],
 }  # fmt: skip
 
 
@@ -144,6 +145,47 @@ def test_node_whose_ip_command_knows_no_json_has_no_interfaces(tmp_path: Path) -
     ] == []  # fmt: skip
 
 
+UNITS = {
+    "vllm-cluster.service": ("active", "enabled"),
+    "vllm-proxy.service": ("inactive", "enabled"),
+    "gone.service": ("inactive", ""),
+    "by-hand.service": ("activating", "disabled"),
+    "off.service": ("failed", "disabled"),
+    "masked.service": ("inactive", "masked"),
+}
+
+
+def test_units_that_run_or_will_are_alive(tmp_path: Path) -> None:
+    blocks = "\n\n".join(f"ActiveState={active}\nUnitFileState={enabled}" for active, enabled in UNITS.values())
+    found = Survey.model_validate(run(tmp_path, before=tool(tmp_path, "systemctl", blocks), units=list(UNITS)))
+    assert [(unit.name, unit.runs, unit.enabled) for unit in found.units] == [
+        ("vllm-cluster.service", True, "enabled"),
+        ("vllm-proxy.service", False, "enabled"),
+        ("by-hand.service", True, "disabled"),
+    ]
+
+
+def test_node_without_systemd_has_no_units(tmp_path: Path) -> None:
+    failing = tool(tmp_path, "systemctl", "", 1)
+    assert run(tmp_path, before=failing, units=["vllm-cluster.service"])["units"] == []
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_sudo_is_asked_only_for_what_will_be_needed(tmp_path: Path, code: int) -> None:
+    before = f"{tool(tmp_path, 'sudo', '', code)}\nos.geteuid = lambda: 1000\n"
+    alive = before + tool(tmp_path, "systemctl", "ActiveState=active\nUnitFileState=enabled")
+    assert run(tmp_path, before=alive, units=["a.service"])["refused"] == ["systemctl"] * code
+    assert run(tmp_path, before=before, sudo=["sysctl"])["refused"] == ["sysctl"] * code
+    dead = before + tool(tmp_path, "systemctl", "ActiveState=inactive\nUnitFileState=disabled")
+    assert run(tmp_path, before=dead, units=["a.service"])["refused"] == []
+
+
+def test_unit_of_a_user_is_none_that_root_could_stop(tmp_path: Path) -> None:
+    groups = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter.service\n"
+    ask = f"Path.read_text = lambda _: {groups!r}\nprint(json.dumps(owner(1)))\nraise SystemExit\n"
+    assert run(tmp_path, before=ask) == {"container": "", "unit": ""}
+
+
 def test_newer_script_may_say_more() -> None:
     assert recorded(1, kernel="6.14", docker={"version": "29", "context": "x"}).docker.version == "29"
 
@@ -180,6 +222,8 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
         "paths": ["/srv/hf"],
         "devices": ["/dev/infiniband"],
         "home": None,
+        "units": ["vllm-cluster.service", "vllm-proxy.service", "vllm-embeddings.service", "vllm-reranker.service"],
+        "sudo": [],
     }
 
 
@@ -223,11 +267,13 @@ def test_each_node_is_asked_for_what_is_in_force_on_it(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("hosts.ssh.Connection.run", answer)
     own = {"mounts": [{"source": "/a", "target": "/b"}], "devices": ["/dev/x"], "home": "/data/aurora"}
+    own |= {"stale_units": ["a.timer"], "drop_page_cache": True}
     first, second = MINIMAL["nodes"]
     found = cluster(nodes=[first, second | own])
     for node in found.nodes:
         survey(found, node)
     questions = [ast.literal_eval(text.strip().removesuffix(")")) for text in asked]
+    assert [(len(one["units"]), one["sudo"]) for one in questions] == [(4, []), (1, ["sysctl"])]
     assert [(one["paths"], one["devices"], one["home"]) for one in questions] == [
         ([], ["/dev/infiniband"], None),
         (["/a"], ["/dev/x"], "/data/aurora"),

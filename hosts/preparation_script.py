@@ -1,0 +1,98 @@
+"""Runs on a node as `python3 - NODE VERB RECORD …`, standard library only: what host preparation does there.
+
+Sent by components/preparation.py. A record is JSON in base64: {"units": {NAME: {"runs": bool, "enabled":
+UnitFileState}}, "containers": {NAME: {"id": str, "image": str}}}. Written for Python 3.8 and newer, as the node's own
+interpreter runs it. Every verb may be repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
+ENABLED = {"enabled": (), "enabled-runtime": ("--runtime",)}
+"""What systemctl must be told to enable a unit as it was, by its UnitFileState."""
+
+NOTHING: dict[str, Any] = {"units": {}, "containers": {}}
+
+
+class Refused(Exception):  # noqa: N818 - what systemctl or Docker did
+    """A command failed; the text is its own."""
+
+
+def run(*argv: str) -> str:
+    """Run a command to its end; its output."""
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Refused((done.stderr or done.stdout).strip() or f"{argv[0]} ended with exit code {done.returncode}")
+    return done.stdout
+
+
+def systemctl(*words: str) -> str:
+    """Manage a unit as root."""
+    return run(*AS_ROOT, "systemctl", *words)
+
+
+def remember(found: dict[str, Any], before: dict[str, Any]) -> None:
+    """Print the record of all that was ever found: of each thing what was seen first, that is how it was without us."""
+    print(json.dumps({kind: {**found[kind], **before[kind]} for kind in found}))
+
+
+def stop(found: dict[str, Any]) -> None:
+    """Stop and disable units, then stop and remove containers: a unit may have started one, and would do so again."""
+    for name, was in found["units"].items():
+        print(f"stopping unit {name}", flush=True)
+        if was["enabled"] in ENABLED:
+            systemctl("disable", "--now", *ENABLED[was["enabled"]], name)
+        else:
+            systemctl("stop", name)
+    present = run("docker", "ps", "-aq", "--no-trunc").split() if found["containers"] else []
+    for name, was in found["containers"].items():
+        if was["id"] in present:
+            print(f"removing container {name} of image {was['image']}", flush=True)
+            run("docker", "stop", was["id"])
+            run("docker", "rm", "-f", was["id"])
+
+
+def restore(before: dict[str, Any]) -> list[str]:
+    """Enable and start units as they were; what was refused. One that is gone from the node has nothing to go back to.
+
+    It does not wait until they have started: to load a model takes minutes, and whether it succeeds is their affair.
+    """
+    refused = []
+    for name, was in before["units"].items():
+        try:
+            if run("systemctl", "show", "--property=LoadState", "--value", "--", name).strip() == "not-found":
+                continue
+            print(f"putting back unit {name}", flush=True)
+            if was["enabled"] in ENABLED:
+                systemctl("enable", *ENABLED[was["enabled"]], name)
+            if was["runs"]:
+                systemctl("start", "--no-block", name)
+        except Refused as error:
+            refused.append(f"unit {name}: {error}")
+    return refused
+
+
+def main(node: str, verb: str, *records: str) -> None:
+    """Carry out a verb; what is refused ends with its cause and the next step."""
+    found, before = [*(json.loads(base64.b64decode(text)) for text in records if text), NOTHING, NOTHING][:2]
+    if verb == "remember":
+        remember(found, before)
+    elif verb == "stop":
+        try:
+            stop(found)
+        except Refused as error:
+            sys.exit(f"{node}: {error}\n  next: correct it on the node and run pulumi up again: it goes on from here")
+    elif refused := restore(found):
+        lines = "\n".join(refused)
+        sys.exit(f"{node}: not all units could be put back: {lines}\n  next: correct it and run pulumi destroy again")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

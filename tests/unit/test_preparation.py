@@ -1,0 +1,202 @@
+"""Host preparation: what is stale by settings and survey, and the script that stops it and puts it back."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.page_cache import drop_on
+from components.preparation import SCRIPT
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from hosts.stale import Stale
+from settings import Overridable
+from tests.samples import IMAGE_ID, cluster, container, survey
+
+UNIT = {"runs": True, "enabled": "enabled"}
+ROOT = Path(__file__).parents[2]
+PROGRAM = """#!/bin/sh
+name=${0##*/}
+echo "$name $*" >> @HOME@/calls
+case "$name $*" in
+  "sudo -n "*) shift; exec "$@" ;;
+  *"@REFUSED@"*) echo "Operation refused, unit may be requested by dependency only." >&2; exit 4 ;;
+  *"show"*gone.service) echo not-found ;;
+  *"show"*) echo loaded ;;
+  "docker ps"*) printf 'aaa\\nbbb\\n' ;;
+esac
+"""
+
+
+class Node:
+    """This machine with a systemctl, docker and sudo that only tell what they were asked."""
+
+    def __init__(self, home: Path, refused: str = "NOTHING") -> None:
+        self.home = home
+        (home / "bin").mkdir()
+        for name in ("systemctl", "docker", "sudo", "sysctl", "sync"):
+            program = home / "bin" / name
+            program.write_text(PROGRAM.replace("@HOME@", str(home)).replace("@REFUSED@", refused))
+            program.chmod(0o755)
+        self.environment = os.environ | {"PATH": f"{home}/bin:{os.environ['PATH']}"}
+
+    def run(self, verb: str, *records: object, root: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run the script as preparation does."""
+        script = (ROOT / SCRIPT).read_text().replace("os.geteuid() == 0", str(root))
+        encoded = [base64.b64encode(json.dumps(record).encode()).decode() for record in records]
+        return subprocess.run(
+            [sys.executable, "-", "spark-2", verb, *encoded],
+            input=script, capture_output=True, text=True, env=self.environment, check=False,
+        )  # fmt: skip
+
+    @property
+    def calls(self) -> list[str]:
+        file = self.home / "calls"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def record(units: dict[str, Any] | None = None, **containers: str) -> dict[str, Any]:
+    return {
+        "units": units or {},
+        "containers": {name: {"id": id_, "image": "vllm:1"} for name, id_ in containers.items()},
+    }
+
+
+def test_stale_is_what_is_named_and_found() -> None:
+    facts = survey(
+        1,
+        units=[{"name": "vllm-proxy.service", "active": "inactive", "enabled": "enabled"}],
+        docker={"containers": [container("reranker", "a", stack=None, state="exited"), container("x", "b")]},
+    )
+    found = Stale.of(cluster(), facts)
+    assert found
+    assert str(found) == (
+        "stops and disables unit vllm-proxy.service (inactive, enabled), removes container reranker (exited)"
+    )
+    assert json.loads(found.dump()) == {
+        "units": {"vllm-proxy.service": {"runs": False, "enabled": "enabled"}},
+        "containers": {"reranker": {"id": "a" * 64, "image": IMAGE_ID}},
+    }
+    assert not Stale.of(
+        Overridable(stale_containers=()), survey(1, docker={"containers": [container("reranker", "a")]})
+    )
+
+
+def test_units_are_stopped_before_the_containers_that_they_may_have_started(node: Node) -> None:
+    found = record(
+        {
+            "a.service": UNIT,
+            "b.service": {"runs": True, "enabled": "static"},
+            "c.service": {"runs": False, "enabled": "enabled-runtime"},
+        },
+        vllm_node="aaa",
+        reranker="removed-meanwhile",
+    )
+    done = node.run("stop", found)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert node.calls == [
+        "systemctl disable --now a.service",
+        "systemctl stop b.service",
+        "systemctl disable --now --runtime c.service",
+        "docker ps -aq --no-trunc",
+        "docker stop aaa",
+        "docker rm -f aaa",
+    ]
+    assert "removing container vllm_node of image vllm:1" in done.stdout
+
+
+def test_user_that_is_not_root_manages_units_by_sudo_and_containers_without(node: Node) -> None:
+    assert node.run("stop", record({"a.service": UNIT}, vllm_node="aaa"), root=False).returncode == 0
+    assert node.calls == [
+        "sudo -n systemctl disable --now a.service",
+        "systemctl disable --now a.service",
+        "docker ps -aq --no-trunc",
+        "docker stop aaa",
+        "docker rm -f aaa",
+    ]
+
+
+def test_nothing_found_nothing_done(node: Node) -> None:
+    assert node.run("stop", record()).returncode == 0
+    assert node.calls == []
+
+
+def test_refused_stop_is_told_as_a_fault_is(tmp_path: Path) -> None:
+    node = Node(tmp_path, refused="b.service")
+    done = node.run("stop", record({"a.service": UNIT, "b.service": UNIT}, vllm_node="aaa"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "spark-2: Operation refused, unit may be requested by dependency only.\n"
+        "  next: correct it on the node and run pulumi up again: it goes on from here\n"
+    )
+    assert "docker stop aaa" not in node.calls
+
+
+def test_record_keeps_what_was_seen_first(node: Node) -> None:
+    first = record({"a.service": UNIT}, vllm_node="aaa")
+    second = record({"a.service": {"runs": False, "enabled": "disabled"}, "b.service": UNIT}, vllm_node="bbb")
+    assert json.loads(node.run("remember", first).stdout) == first
+    assert json.loads(node.run("remember", second, first).stdout) == record(
+        {"a.service": UNIT, "b.service": UNIT}, vllm_node="aaa"
+    )
+    assert node.calls == []
+
+
+def test_units_are_put_back_as_they_were_without_waiting_for_them(node: Node) -> None:
+    before = record(
+        {
+            "a.service": UNIT,
+            "b.service": {"runs": True, "enabled": "static"},
+            "c.service": {"runs": False, "enabled": "enabled-runtime"},
+            "gone.service": UNIT,
+        },
+        vllm_node="aaa",
+    )
+    done = node.run("restore", before)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [call for call in node.calls if " show " not in call] == [
+        "systemctl enable a.service",
+        "systemctl start --no-block a.service",
+        "systemctl start --no-block b.service",
+        "systemctl enable --runtime c.service",
+    ]
+
+
+def test_unit_that_is_refused_does_not_keep_the_others_from_being_put_back(tmp_path: Path) -> None:
+    node = Node(tmp_path, refused="enable a.service")
+    done = node.run("restore", record({"a.service": UNIT, "b.service": UNIT}))
+    assert done.returncode == 1
+    assert done.stderr.startswith("spark-2: not all units could be put back: unit a.service: Operation refused")
+    assert "next: correct it and run pulumi destroy again" in done.stderr
+    assert "systemctl start --no-block b.service" in node.calls
+
+
+def test_state_that_has_no_record_puts_nothing_back(node: Node) -> None:
+    assert node.run("restore").returncode == 0
+
+
+def test_page_cache_is_dropped_after_a_sync(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", node.environment["PATH"])
+    drop_on(Connection("spark-1", ()))
+    assert node.calls[0] == "sync "
+    assert node.calls[-1] == "sysctl -q vm.drop_caches=3"
+
+
+def test_refused_drop_names_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", Node(tmp_path, refused="drop_caches").environment["PATH"])
+    with pytest.raises(Fault, match="failed with exit code 4") as caught:
+        drop_on(Connection("spark-1", ()))
+    assert caught.value.node == "spark-1"
+    assert "Operation refused" in caught.value.evidence
