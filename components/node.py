@@ -160,6 +160,7 @@ class Node(pulumi.ComponentResource):
         *,
         upstream: pulumi.Input[str],
         api_key: pulumi.Output[str] | None = None,
+        files: Mapping[str, str] | None = None,
         opts: pulumi.ResourceOptions,
     ) -> docker.Container:
         """A container of this node.
@@ -169,6 +170,7 @@ class Node(pulumi.ComponentResource):
             command: what it runs; the image's entrypoint is overridden.
             upstream: ids of the containers it depends on. A label holds them, so that it is replaced with them.
             api_key: secret that serve's API asks for.
+            files: contents by path, put into the container before it starts.
             opts: parent and dependencies.
         """
         args = self.args
@@ -194,6 +196,7 @@ class Node(pulumi.ComponentResource):
                 for limit in self.own.ulimits
             ],
             volumes=self.volumes,
+            uploads=[docker.ContainerUploadArgs(file=path, content=text) for path, text in (files or {}).items()],
             restart=self.own.restart,
             must_run=True,
             destroy_grace_seconds=args.cluster.deadlines.stop,

@@ -111,10 +111,13 @@ class Log(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
+        self.warnings: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR:
-            self.errors.append(record.getMessage())
+        levels = {logging.ERROR: self.errors, logging.WARNING: self.warnings, logging.INFO: self.lines}
+        if record.levelno in levels:
+            levels[record.levelno].append(record.getMessage())
 
 
 @dataclass
@@ -124,6 +127,9 @@ class Outcome:
     resources: list[Resource] = field(default_factory=list)
     outputs: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """What the program says besides."""
     exit_code: int = 0
 
     def of(self, type_: str) -> list[Resource]:
@@ -198,5 +204,6 @@ class Program:
             return exported.apply(outcome.outputs.update)
 
         mocks.test(program)()  # type: ignore[no-untyped-call]
-        outcome.resources, outcome.errors = monitor.found, log.errors
+        outcome.resources = monitor.found
+        outcome.errors, outcome.warnings, outcome.lines = log.errors, log.warnings, log.lines
         return outcome

@@ -71,6 +71,12 @@ FATAL: list[tuple[str, str, str]] = [
         "the image has no ray",
         "use an image with vLLM and Ray",
     ),
+    (
+        "DistBackendError: NCCL error: invalid usage. Last error: Failed to initialize any NET plugin",
+        "NCCL cannot use RDMA in the container",
+        "NCCL_DEBUG=INFO",
+    ),
+    ("vm:742:742 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found", "names an interface", "remove"),
     ("RuntimeError: Gloo connectFullMesh failed with [...] Connection refused", "cannot reach each other", "fabric"),
 ]
 
