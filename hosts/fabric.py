@@ -185,7 +185,7 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
     rdma_networks = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
     head = surveys[cluster.head.name]
     cabled = _one_a_cage(head, ((i, a) for i, a in _connected(head) if a.network in rdma_networks))
-    best = list(dict.fromkeys(address.network for _, address in cabled)) or _fastest(shared, surveys)
+    best = sorted({address.network for _, address in cabled}, key=str) or _fastest(shared, surveys)
     if len(best) > 1:
         raise Fault(
             names,
