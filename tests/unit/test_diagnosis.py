@@ -108,6 +108,7 @@ def test_every_sign_has_a_realistic_line() -> None:
     [
         ("vllm_v1exec_wrong_VLLM_HOST_IP.txt", "the engine asks for a GPU on address 10.231.7.10"),
         ("vllm_v1exec_gloo_not_set_on_worker.txt", "the ranks cannot reach each other (Gloo)"),
+        ("nccl_2.28.9_no_such_interface.txt", "NCCL_SOCKET_IFNAME names an interface that the node does not have"),
     ],
 )
 def test_recorded_failure_is_recognised(sample: str, cause: str) -> None:
