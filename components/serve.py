@@ -61,8 +61,7 @@ class Serve(pulumi.ComponentResource):
 
 def _files(cluster: Cluster, fabric: Mapping[str, Fabric]) -> dict[str, str]:
     """Files of serve's container. An upload and not a directory of the node: it comes and goes with the container."""
-    kept = vllm_ray.kept_variables(cluster, fabric)
-    return {vllm_ray.KEPT_FILE: json.dumps(kept)} if kept else {}
+    return {vllm_ray.KEPT_FILE: json.dumps(vllm_ray.kept_variables(cluster, fabric))}
 
 
 def _url(host: str, port: int) -> str:

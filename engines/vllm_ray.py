@@ -61,14 +61,17 @@ def serve_command(cluster: Cluster, model: str) -> list[str]:
 
 
 def kept_variables(cluster: Cluster, fabric: Mapping[str, Fabric]) -> list[str]:
-    """Names of variables that differ between the nodes, for :data:`KEPT_FILE` in serve's container.
+    """Names of variables that no worker takes from serve, for :data:`KEPT_FILE` in its container.
+
+    Those that differ between the nodes, and the API key, which is serve's alone and would go through Ray in the clear.
 
     vLLM 0.17's driver copies what begins with NCCL_, UCX_, … over the workers' own: a head on port f1 would make a
     worker on port f0 look for devices that it does not have (sparkrun#135). 0.32 only fills what a worker lacks, which
     is as wrong for a variable that one node has on purpose. Each node's containers have all that they need.
     """
     head, *others = (environment(cluster, node, fabric[node.name], fabric[cluster.head.name]) for node in cluster.nodes)
-    return sorted({name for own in others for name in head | own if head.get(name) != own.get(name)})
+    differing = {name for own in others for name in head | own if head.get(name) != own.get(name)}
+    return sorted({*differing, "VLLM_API_KEY"})
 
 
 def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> dict[str, str]:

@@ -188,7 +188,10 @@ def test_required_rdma_leaves_nccl_no_sockets() -> None:
 
 
 def kept(found: Cluster, head: Fabric = HEAD, worker: Fabric = WORKER) -> set[str]:
-    return set(vllm_ray.kept_variables(found, {"spark-1": head, "spark-2": worker}))
+    """What is kept besides the API key."""
+    names = set(vllm_ray.kept_variables(found, {"spark-1": head, "spark-2": worker}))
+    assert "VLLM_API_KEY" in names
+    return names - {"VLLM_API_KEY"}
 
 
 def test_variables_that_differ_are_kept_from_the_workers() -> None:
@@ -206,6 +209,6 @@ def test_variable_of_one_node_only_is_kept_too() -> None:
     assert kept(cluster(), worker=pinned) == {"VLLM_HOST_IP", "NCCL_IB_GID_INDEX"}
 
 
-def test_single_node_keeps_nothing() -> None:
+def test_single_node_keeps_the_key() -> None:
     alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}])
-    assert vllm_ray.kept_variables(alone, {"spark-1": HEAD}) == []
+    assert vllm_ray.kept_variables(alone, {"spark-1": HEAD}) == ["VLLM_API_KEY"]
