@@ -10,8 +10,9 @@ import pulumi
 from components import monitor
 from engines import vllm_image
 from hosts.faults import Fault, Faults
+from hosts.findings import look
 from hosts.operation import destroying
-from hosts.preflight import check
+from hosts.readings import line
 from hosts.survey import survey_all
 from settings import SettingsError, parse, parse_secrets
 
@@ -42,11 +43,17 @@ def main() -> None:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         key, secrets = read_secrets(config)
-        faults += check(settings, stack, surveys)
-        faults += vllm_image.check(settings, stack, surveys, pulumi.log.info)
-        if faults:
+        found = look(settings, stack, surveys)
+        for name, facts in surveys.items():
+            pulumi.log.info(line(name, facts, found.fabric.get(name)))
+        for warning in found.warnings:
+            pulumi.log.warn(str(warning))
+        faults += found.faults
+        if found.image:
+            faults += vllm_image.check(settings, stack, surveys, found.image, pulumi.log.info)
+        if faults or not found.image:
             raise Faults(faults)
-        cluster = Cluster(ClusterArgs(stack, settings, surveys, key, secrets))
+        cluster = Cluster(ClusterArgs(stack, settings, surveys, found.fabric, found.image, key, secrets))
     except (SettingsError, Fault, Faults) as error:
         pulumi.log.error(str(error))
         sys.exit(REPORTED)

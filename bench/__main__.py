@@ -1,6 +1,6 @@
 """`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run.
 
-`python -m bench images` measures the copy of an image.
+`python -m bench images` measures the copy of an image, `python -m bench facts` the survey of the nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from bench import images
+from bench import facts, images
 from bench.samples import Samples, console
 from hosts.ssh import Connection
 from settings import Cluster, parse
@@ -113,6 +113,20 @@ def image_copy(
     samples = Samples()
     settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
     images.measure(samples, parse(settings), runs)
+    console.print(samples.table())
+    if output:
+        output.write_text(json.dumps(samples.values, indent=2))
+
+
+@app.command("facts")
+def facts_of_nodes(
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each number of nodes.")] = 5,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure the survey of 2 and of 8 nodes, with new and with open connections."""
+    samples = Samples()
+    settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
+    facts.measure(samples, parse(settings), runs)
     console.print(samples.table())
     if output:
         output.write_text(json.dumps(samples.values, indent=2))

@@ -14,8 +14,8 @@ from components.node import Node, NodeArgs
 from components.ray import Ray
 from components.serve import Serve
 from engines import vllm_image
-from hosts.fabric import choose
-from hosts.image_plan import plan
+from hosts.fabric import Fabric
+from hosts.image_plan import Plan
 from hosts.survey import Survey
 from providers.image_gate import ImageGate
 from settings import Cluster as Settings
@@ -23,11 +23,13 @@ from settings import Cluster as Settings
 
 @dataclass(frozen=True)
 class ClusterArgs:
-    """Settings, the facts of every node, and the secrets if there are any."""
+    """Settings, the facts of every node, what was decided from both, and the secrets if there are any."""
 
     stack: str
     settings: Settings
     surveys: Mapping[str, Survey]
+    fabric: Mapping[str, Fabric]
+    image: Plan
     api_key: pulumi.Output[str] | None
     secrets: pulumi.Output[dict[str, str]] | None = None
     """Environment of all containers that is secret."""
@@ -37,15 +39,9 @@ class Cluster(pulumi.ComponentResource):
     """Nodes, Ray and serve, with the stack's outputs as attributes."""
 
     def __init__(self, args: ClusterArgs, opts: pulumi.ResourceOptions | None = None) -> None:
-        """Register everything.
-
-        Raises:
-            Fault: the fabric is ambiguous, or the image differs between nodes.
-        """
+        """Register everything."""
         super().__init__("dgx-spark-cluster:index:Cluster", "cluster", None, opts)
-        settings = args.settings
-        fabric = choose(settings, args.surveys)
-        image = plan(settings, args.surveys)
+        settings, fabric, image = args.settings, args.fabric, args.image
         inside = pulumi.ResourceOptions(parent=self)
         made: dict[str, Node] = {}
         for node in sorted(settings.nodes, key=lambda one: one.name != image.seed):
@@ -82,7 +78,7 @@ class Cluster(pulumi.ComponentResource):
             settings,
             head,
             ray,
-            addresses=[end.address for end in fabric.values()],
+            fabric=fabric,
             api_key=args.api_key,
             opts=inside,
         )

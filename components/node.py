@@ -195,6 +195,7 @@ class Node(pulumi.ComponentResource):
         upstream: pulumi.Input[str],
         api_key: pulumi.Output[str] | None = None,
         before: Sequence[pulumi.ResourceHook] = (),
+        files: Mapping[str, str] | None = None,
         opts: pulumi.ResourceOptions,
     ) -> docker.Container:
         """A container of this node.
@@ -205,6 +206,7 @@ class Node(pulumi.ComponentResource):
             upstream: ids of the containers it depends on. A label holds them, so that it is replaced with them.
             api_key: secret that serve's API asks for.
             before: what else happens before it is created.
+            files: contents by path, put into the container before it starts.
             opts: parent and dependencies.
         """
         args = self.args
@@ -230,6 +232,7 @@ class Node(pulumi.ComponentResource):
                 for limit in self.own.ulimits
             ],
             volumes=self.volumes,
+            uploads=[docker.ContainerUploadArgs(file=path, content=text) for path, text in (files or {}).items()],
             restart=self.own.restart,
             must_run=True,
             destroy_grace_seconds=args.cluster.deadlines.stop,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import pulumi
 
 from components.node import Node
 from components.page_cache import dropping
 from components.ray import Ray
 from engines import vllm_ray
+from hosts.fabric import Fabric
 from providers.gate import Watched
 from providers.serve_gate import ServeGate
 from settings import Cluster
@@ -22,7 +26,7 @@ class Serve(pulumi.ComponentResource):
         head: Node,
         ray: Ray,
         *,
-        addresses: list[str],
+        fabric: Mapping[str, Fabric],
         api_key: pulumi.Output[str] | None,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -34,6 +38,7 @@ class Serve(pulumi.ComponentResource):
             upstream=ray.container_ids.apply(lambda ids: " ".join(id_[:12] for id_ in ids)),
             api_key=api_key,
             before=dropping(ray.nodes),
+            files=_files(cluster, fabric),
             opts=pulumi.ResourceOptions(parent=self, depends_on=[ray.gate]),
         )
         own = container.id.apply(lambda id_: Watched(head.connection, id_, "serve").dump())
@@ -45,7 +50,7 @@ class Serve(pulumi.ComponentResource):
             url=_url(local, cluster.port),
             model=cluster.model_name,
             watched=pulumi.Output.all(own, ray.watched).apply(lambda both: [both[0], *both[1]]),
-            addresses=addresses,
+            addresses=[end.address for end in fabric.values()],
             deadlines={
                 "deadline": cluster.deadlines.load,
                 "completion": cluster.deadlines.completion,
@@ -54,6 +59,11 @@ class Serve(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[container], deleted_with=head.host),
         )
         self.register_outputs({"endpoint": self.endpoint})
+
+
+def _files(cluster: Cluster, fabric: Mapping[str, Fabric]) -> dict[str, str]:
+    """Files of serve's container. An upload and not a directory of the node: it comes and goes with the container."""
+    return {vllm_ray.KEPT_FILE: json.dumps(vllm_ray.kept_variables(cluster, fabric))}
 
 
 def _url(host: str, port: int) -> str:

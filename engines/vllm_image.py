@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hosts.faults import Fault
 from hosts.image_contents import Contents, ask
-from hosts.image_plan import plan
+from hosts.image_plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node
@@ -32,21 +32,20 @@ def mounts(cluster: Cluster, node: Node, facts: Survey) -> list[str]:
     return [f"{facts.path(mount.source)}:{mount.target}:ro" for mount in cluster.of(node).mounts]
 
 
-def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], say: Callable[[str], None]) -> list[Fault]:
+def check(
+    cluster: Cluster, stack: str, surveys: Mapping[str, Survey], image: Plan, say: Callable[[str], None]
+) -> list[Fault]:
     """What is wrong with the image that a node has already; nothing where it has yet to come.
 
     Args:
         cluster: the settings.
         stack: whose containers ask.
         surveys: facts by node name.
+        image: which it is.
         say: takes a line for the user when an image must be asked.
     """
     nodes = [node for node in cluster.nodes if node.name in surveys and not surveys[node.name].missing]
     if len(nodes) < len(cluster.nodes):
-        return []
-    try:
-        image = plan(cluster, surveys)
-    except Fault:  # said when the plan is carried out
         return []
     for node in nodes:
         found = surveys[node.name].docker.image

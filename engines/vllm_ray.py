@@ -6,6 +6,8 @@ entrypoint of an image is always overridden: some are driven by environment vari
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hosts.fabric import Fabric
 from settings import Cluster, Node
 
@@ -14,6 +16,10 @@ CACHE_DIRECTORY = "/root/.cache"
 """Where vLLM, Triton and torch keep what they compile; see :func:`environment`."""
 VOLUMES = {"ray": RAY_DIRECTORY, "cache": CACHE_DIRECTORY}
 """Volumes of ours by role, and where the containers see them."""
+CONFIG_DIRECTORY = "/etc/dgx-spark-cluster"
+"""Where vLLM looks for its configuration: readable for any user of the image, wherever its home is."""
+KEPT_FILE = f"{CONFIG_DIRECTORY}/ray_non_carry_over_env_vars.json"
+"""Names of variables that the engine's driver does not copy from serve to the workers (vllm/ray/ray_env.py)."""
 
 
 def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> list[str]:
@@ -54,6 +60,20 @@ def serve_command(cluster: Cluster, model: str) -> list[str]:
     ]
 
 
+def kept_variables(cluster: Cluster, fabric: Mapping[str, Fabric]) -> list[str]:
+    """Names of variables that no worker takes from serve, for :data:`KEPT_FILE` in its container.
+
+    Those that differ between the nodes, and the API key, which is serve's alone and would go through Ray in the clear.
+
+    vLLM 0.17's driver copies what begins with NCCL_, UCX_, … over the workers' own: a head on port f1 would make a
+    worker on port f0 look for devices that it does not have (sparkrun#135). 0.32 only fills what a worker lacks, which
+    is as wrong for a variable that one node has on purpose. Each node's containers have all that they need.
+    """
+    head, *others = (environment(cluster, node, fabric[node.name], fabric[cluster.head.name]) for node in cluster.nodes)
+    differing = {name for own in others for name in head | own if head.get(name) != own.get(name)}
+    return sorted({*differing, "VLLM_API_KEY"})
+
+
 def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> dict[str, str]:
     """Environment of a node's containers, Ray and serve alike.
 
@@ -80,12 +100,18 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
         "TORCHINDUCTOR_CACHE_DIR": f"{CACHE_DIRECTORY}/inductor",
         "TRITON_CACHE_DIR": f"{CACHE_DIRECTORY}/triton",
         "VLLM_CACHE_ROOT": f"{CACHE_DIRECTORY}/vllm",
+        "VLLM_CONFIG_ROOT": CONFIG_DIRECTORY,
     }
     own = cluster.of(node)
     if fabric.hcas:
         values["NCCL_IB_HCA"] = ",".join(fabric.hcas)
+        if ":" in fabric.address:
+            values["NCCL_IB_ADDR_FAMILY"] = "AF_INET6"  # its default is IPv4; that of the RoCE version is 2
     elif own.hcas is not None:
         values["NCCL_IB_DISABLE"] = "1"
-    if own.gid_index is not None:
-        values["NCCL_IB_GID_INDEX"] = str(own.gid_index)
+    gid_index = fabric.gid_index if own.gid_index is None else own.gid_index
+    if gid_index is not None:
+        values["NCCL_IB_GID_INDEX"] = str(gid_index)
+    if cluster.require_rdma:
+        values["NCCL_NET"] = "IB"
     return values | own.environment

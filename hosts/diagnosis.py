@@ -86,6 +86,16 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
         "use an image with vLLM and Ray (pip install 'ray[default]' in a derived image)",
     ),
     (
+        r"Failed to initialize any NET plugin",
+        "NCCL cannot use RDMA in the container, and `require_rdma` leaves it nothing else",
+        "see with NCCL_DEBUG=INFO in `environment` why NET/IB fails, or remove `require_rdma`",
+    ),
+    (
+        r"Bootstrap : no socket interface found",
+        "NCCL_SOCKET_IFNAME names an interface that the node does not have",
+        "remove NCCL_SOCKET_IFNAME from `environment`: each node gets its own",
+    ),
+    (
         r"connectFullMesh failed",
         "the ranks cannot reach each other (Gloo)",
         "check the fabric interfaces of the nodes; see the stack output `nodes`",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from hosts.faults import Fault
-from hosts.survey import Hca, Interface, Survey
-from settings import Cluster, Overridable
+from hosts import rdma
+from hosts.facts import Hca
+from hosts.faults import Fault, Faults
+from hosts.survey import Interface, Survey
+from settings import Cluster, Node, Overridable
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+End = tuple[Interface, ipaddress.IPv4Interface | ipaddress.IPv6Interface]
+"""An interface with one of its addresses."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,8 @@ class Fabric:
     """RoCE devices of the port, both PCIe twins of a Spark's QSFP cage; empty without RDMA."""
     reason: str
     """Why this address."""
+    gid_index: int | None = None
+    """NCCL_IB_GID_INDEX, only where NCCL would not find this address itself (hosts/rdma.py)."""
 
     def endpoint(self, port: int) -> str:
         """`address:port`, an IPv6 address in brackets."""
@@ -33,47 +41,103 @@ class Fabric:
 def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
     """The fabric end of every node.
 
-    An address given in the settings wins; otherwise the one subnet that all nodes share. Only the interface and the
-    HCAs that the settings name are looked at, where they name any.
+    An address given in the settings wins; otherwise the one subnet that all nodes share over RoCE, else the fastest
+    shared one. Interfaces without a cable do not count, and only the interface and the HCAs that the settings name are
+    looked at, where they name any.
 
     Raises:
-        Fault: an address, interface or HCA that its node does not have, no shared subnet, or several.
+        Faults: of all nodes at once: an address, interface or HCA that its node does not have, no shared subnet, or
+            several candidates for the fabric.
     """
-    surveys = {node.name: _named(cluster.of(node), node.name, surveys[node.name]) for node in cluster.nodes}
+    try:
+        return _choose(cluster, surveys)
+    except Fault as fault:
+        raise Faults([fault]) from None
+
+
+def _choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
+    facts = _each(cluster, lambda node: _named(cluster.of(node), node.name, surveys[node.name]))
     if len(cluster.nodes) == 1 and not cluster.head.fabric:
-        return {cluster.head.name: _alone(cluster, surveys)}
-    given = {node.name: str(node.fabric) for node in cluster.nodes if node.fabric}
-    if len(given) < len(cluster.nodes):
-        network, reason = _shared(cluster, surveys, given)
+        return {cluster.head.name: _alone(cluster, facts)}
+    given = _each(cluster, lambda node: _given(node, facts[node.name]) if node.fabric else None)
+    network, reason = _shared(cluster, facts, given) if None in given.values() else (None, "")
+    ends = _each(cluster, lambda node: given[node.name] or _in(node, facts[node.name], network))
+    _distinct(ends)
     found: dict[str, Fabric] = {}
     for node in cluster.nodes:
-        if node.name in given:
-            address, why = given[node.name], "given as `fabric`"
-            interface = next((i for i, a in _addresses(surveys[node.name]) if str(a.ip) == address), None)
-            if interface is None:
-                raise Fault(
-                    node.name,
-                    f"has no interface that is up with the fabric address {address}",
-                    "correct `fabric` of the node, or bring the interface up; these are up: "
-                    + _list(surveys[node.name]),
-                )
-        else:
-            interface, address = next(
-                (i, str(a.ip)) for i, a in _addresses(surveys[node.name]) if a.network == network
-            )  # fmt: skip
-            why = reason
-        taken = next((name for name, end in found.items() if end.address == address), None)
-        if taken:
+        interface, address = ends[node.name]
+        named, own = cluster.of(node).hcas, facts[node.name]
+        hcas = port_hcas(own, interface.name) if named is None else named
+        index = rdma.gid_index([hca for hca in own.hcas if hca.name in hcas], interface.name, address.ip)
+        why = "given as `fabric`" if node.fabric else reason
+        found[node.name] = Fabric(str(address.ip), interface.name, hcas, why, index)
+    return found
+
+
+def _each(cluster: Cluster, find: Callable[[Node], T]) -> dict[str, T]:
+    """What is found for every node, by its name; raises Faults with those of all nodes."""
+    found: dict[str, T] = {}
+    faults: list[Fault] = []
+    for node in cluster.nodes:
+        try:
+            found[node.name] = find(node)
+        except Fault as fault:
+            faults.append(fault)
+    if faults:
+        raise Faults(faults)
+    return found
+
+
+def _given(node: Node, facts: Survey) -> End:
+    """The end that has the address of the settings."""
+    address = str(node.fabric)
+    end = next(((i, a) for i, a in _addresses(facts) if str(a.ip) == address), None)
+    if end is None:
+        raise Fault(
+            node.name,
+            f"has no interface that is up with the fabric address {address}",
+            f"correct `fabric` of the node, or bring the interface up; these are up: {_list(facts)}",
+        )
+    if end[0].down:
+        raise Fault(
+            node.name,
+            f"the fabric address {address} is on {end[0].name}, which has no carrier",
+            f"plug the cable in at both ends, or correct `fabric` of the node; these are up: {_list(facts)}",
+        )
+    return end
+
+
+def _in(node: Node, own: Survey, network: Network | None) -> End:
+    """The node's end in the chosen subnet: over RoCE before others, then the fastest; a tie is the user's to decide."""
+    firsts: dict[str, End] = {}
+    for interface, address in _connected(own):
+        if address.network == network:
+            firsts.setdefault(interface.name, (interface, address))  # its primary address
+    ends = list(firsts.values())
+    ends = [end for end in ends if port_hcas(own, end[0].name)] or ends
+    ends = [end for end in ends if (end[0].speed or 0) == max(i.speed or 0 for i, _ in ends)]
+    ends = _one_a_cage(own, ends)
+    if len(ends) > 1:
+        raise Fault(
+            node.name,
+            f"has several interfaces in the fabric's subnet {network}: "
+            + ", ".join(f"{interface.name} {address.ip}" for interface, address in ends),
+            f"say which: set `fabric` of {node.name} to one of these addresses, or move the other interface to another "
+            "subnet",
+        )
+    return ends[0]
+
+
+def _distinct(ends: Mapping[str, End]) -> None:
+    seen: dict[str, str] = {}
+    for name, (_, address) in ends.items():
+        first = seen.setdefault(str(address.ip), name)
+        if first != name:
             raise Fault(
-                f"{taken}, {node.name}",
-                f"both have the fabric address {address}",
+                f"{first}, {name}",
+                f"both have the fabric address {address.ip}",
                 "are they the same host? Correct `ssh` of one, or the address on it",
             )
-        hcas = cluster.of(node).hcas
-        found[node.name] = Fabric(
-            address, interface.name, port_hcas(surveys[node.name], interface.name) if hcas is None else hcas, why
-        )
-    return found
 
 
 def _named(own: Overridable, node: str, facts: Survey) -> Survey:
@@ -95,53 +159,57 @@ def _named(own: Overridable, node: str, facts: Survey) -> Survey:
 
 
 def _alone(cluster: Cluster, surveys: Mapping[str, Survey]) -> Fabric:
-    for interface, address in _addresses(surveys[cluster.head.name]):
+    facts = surveys[cluster.head.name]
+    for interface, address in _connected(facts) or _addresses(facts):
         hcas = cluster.of(cluster.head).hcas or ()
         return Fabric(str(address.ip), interface.name, hcas, "the only node: its first address")
     raise Fault(cluster.head.name, "has no interface with an address", "bring a network interface up")
 
 
-def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str, str]) -> tuple[Network, str]:
+def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str, End | None]) -> tuple[Network, str]:
     names = ", ".join(node.name for node in cluster.nodes)
     networks = [
-        {a.network for _, a in _addresses(surveys[n.name]) if given.get(n.name) in (None, str(a.ip))}
-        for n in cluster.nodes
+        {end[1].network} if (end := given[node.name]) else {a.network for _, a in _connected(surveys[node.name])}
+        for node in cluster.nodes
     ]
     shared = sorted(set.intersection(*networks), key=str)
     evidence = "\n".join(f"{node.name}: {_list(surveys[node.name])}" for node in cluster.nodes)
     if not shared:
         raise Fault(
-            names, "no subnet is shared by all nodes", "cable the fabric and give each end an address", evidence
+            names,
+            "no subnet is shared by all nodes",
+            "cable the fabric and give each end an address of one subnet; where they are routed, set `fabric` "
+            "of each node",
+            evidence,
         )
-    rdma = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
-    best = _first_twin(rdma, cluster, surveys) or _fastest(shared, surveys)
+    rdma_networks = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
+    head = surveys[cluster.head.name]
+    cabled = _one_a_cage(head, ((i, a) for i, a in _connected(head) if a.network in rdma_networks))
+    best = sorted({address.network for _, address in cabled}, key=str) or _fastest(shared, surveys)
     if len(best) > 1:
         raise Fault(
             names,
             f"several subnets could be the fabric: {', '.join(map(str, best))}",
-            "say which: set `fabric` of each node",
+            "say which: set `fabric` of each node to its address in one of them",
             evidence,
         )
-    return best[0], (
-        "shared by all nodes over RoCE" if rdma else "the only subnet shared" if len(shared) == 1 else "fastest shared"
-    )
+    if cabled:
+        return best[0], "shared by all nodes over RoCE"
+    return best[0], "the only subnet shared" if len(shared) == 1 else "fastest shared"
 
 
 def _has_rdma(facts: Survey, network: Network) -> bool:
-    return any(port_hcas(facts, i.name) for i, address in _addresses(facts) if address.network == network)
+    return any(port_hcas(facts, i.name) for i, address in _connected(facts) if address.network == network)
 
 
-def _first_twin(networks: list[Network], cluster: Cluster, surveys: Mapping[str, Survey]) -> list[Network]:
-    """One network where all run over the same cable: both twins of a cage may have addresses (NVIDIA's netplan)."""
-    head = surveys[cluster.head.name]
-    cages: dict[frozenset[str], list[tuple[str, Network]]] = {}
-    for interface, address in _addresses(head):
-        if address.network in networks:
-            cage = frozenset(port_hcas(head, interface.name))
-            cages.setdefault(cage, []).append((interface.name, address.network))
+def _one_a_cage(facts: Survey, ends: Iterable[End]) -> list[End]:
+    """One end of each cable: both twins of a cage may have addresses (NVIDIA's netplan)."""
+    cages: dict[object, list[End]] = {}
+    for interface, address in ends:
+        cages.setdefault(port_hcas(facts, interface.name) or interface.name, []).append((interface, address))
     # The twin of PCI domain 0 (enp1…, not enP2p1…) is the one for sockets; lower case sorts behind upper case.
     # Of both IP versions on it, IPv4.
-    return [max(ends, key=lambda end: (end[0], end[1].version == 4))[1] for ends in cages.values()]
+    return [max(same, key=lambda end: (end[0].name, end[1].version == 4)) for same in cages.values()]
 
 
 def _fastest(shared: list[Network], surveys: Mapping[str, Survey]) -> list[Network]:
@@ -149,7 +217,7 @@ def _fastest(shared: list[Network], surveys: Mapping[str, Survey]) -> list[Netwo
 
     def speed(network: Network) -> int:
         return min(
-            max((i.speed or 0 for i, a in _addresses(facts) if a.network == network), default=0)
+            max((i.speed or 0 for i, a in _connected(facts) if a.network == network), default=0)
             for facts in surveys.values()
         )
 
@@ -165,7 +233,7 @@ def port_hcas(facts: Survey, interface: str) -> tuple[str, ...]:
     """
     own = [hca for hca in facts.hcas if interface in hca.interfaces]
     cages = {_cage(hca) for hca in own}
-    return tuple(hca.name for hca in facts.hcas if "ACTIVE" in hca.state and _cage(hca) in cages)
+    return tuple(hca.name for hca in facts.hcas if hca.active and _cage(hca) in cages)
 
 
 def _cage(hca: Hca) -> str:
@@ -173,11 +241,15 @@ def _cage(hca: Hca) -> str:
     return re.sub(r"P\d+(?=p\d+s)", "", hca.name)
 
 
-def _addresses(
-    facts: Survey,
-) -> list[tuple[Interface, ipaddress.IPv4Interface | ipaddress.IPv6Interface]]:
+def _addresses(facts: Survey) -> list[End]:
     return [(interface, address) for interface in facts.interfaces for address in interface.addresses]
 
 
+def _connected(facts: Survey) -> list[End]:
+    """The ends with a cable in them: an interface keeps its static addresses without one."""
+    return [(interface, address) for interface, address in _addresses(facts) if not interface.down]
+
+
 def _list(facts: Survey) -> str:
-    return ", ".join(f"{interface.name} {address}" for interface, address in _addresses(facts)) or "none"
+    ends = (f"{i.name} {address}{' (no carrier)' if i.down else ''}" for i, address in _addresses(facts))
+    return ", ".join(ends) or "none"

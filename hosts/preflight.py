@@ -36,6 +36,13 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
 def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
     error = facts.docker.error
     if not error:
+        if facts.docker.gpu_runtimes == ():
+            yield Fault(
+                node.name,
+                "Docker cannot grant GPUs to containers: no NVIDIA runtime, hook or CDI device",
+                f"{by_hand} sudo apt-get install nvidia-container-toolkit, then sudo nvidia-ctk runtime configure "
+                "--runtime=docker and sudo systemctl restart docker",
+            )
         return
     remedy = f"start it: {by_hand} sudo systemctl start docker"
     if "not installed" in error:
@@ -101,7 +108,8 @@ def _files(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
         yield Fault(
             node.name,
             f"model directory {facts.path(cluster.model)}: {why}",
-            "put the model there (every node needs it at the same path), or correct `model`",
+            "put the model there (every node needs it at the same path), or correct `model`"
+            + (f"; models there: {', '.join(facts.models)}" if facts.models else ""),
         )
     for path in facts.missing:
         yield Fault(node.name, f"mount source {path} does not exist", "create it, or correct `mounts`")

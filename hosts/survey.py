@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BeforeValidator
 
+from hosts.facts import Clock, Fact, Hca, Memory, Reached, Room
 from hosts.faults import Fault
 from hosts.images import Image
 from hosts.ssh import Connection
 from settings import Cluster, Node
 
 SCRIPT = Path(__file__).with_name("survey_script.py")
-
-
-class Fact(BaseModel):
-    """Base of what the survey script answers; a newer script may say more."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
+HARDWARE = Path(__file__).with_name("survey_hardware.py")
+"""Second part of the script."""
 
 
 class Container(Fact):
@@ -45,6 +43,8 @@ class Docker(Fact):
     image: Annotated[Image | None, BeforeValidator(lambda found: found and Image.of_inspect(found))] = None
     """The image that the settings name, if it is there under that name."""
     containers: tuple[Container, ...] = ()
+    gpu_runtimes: tuple[str, ...] | None = None
+    """Ways by which Docker can grant GPUs: runtime, hook, CDI; None where that is not known."""
 
     @property
     def image_id(self) -> str | None:
@@ -60,15 +60,13 @@ class Interface(Fact):
     mtu: int | None
     speed: int | None
     """Mbit/s, None where the driver does not say."""
+    state: str = ""
+    """As `ip link` shows it: UP, DOWN (no cable), UNKNOWN (virtual ones); empty where it is not known."""
 
-
-class Hca(Fact):
-    """A RoCE device and the interfaces behind it."""
-
-    name: str
-    interfaces: tuple[str, ...]
-    state: str
-    """As in sysfs, e.g. `4: ACTIVE`."""
+    @property
+    def down(self) -> bool:
+        """Whether it has no carrier, for all its addresses."""
+        return self.state in ("DOWN", "LOWERLAYERDOWN")
 
 
 class Gpu(Fact):
@@ -150,6 +148,17 @@ class Survey(Fact):
     """Programs that preparation needs as root, and for which sudo asks a password."""
     home: str = ""
     """What `~` means in paths of the settings."""
+    os: str = ""
+    kernel: str = ""
+    memory: Memory | None = None
+    image_room: Room | None = None
+    """Where Docker keeps images."""
+    model_room: Room | None = None
+    """Where the model is or shall be."""
+    models: tuple[str, ...] = ()
+    """Models in the directory where the wanted one is or shall be."""
+    clock: Clock | None = None
+    reached: Reached | None = None
 
     def path(self, written: str) -> str:
         """Where a path of the settings is on this node."""
@@ -170,10 +179,14 @@ def survey(cluster: Cluster, node: Node) -> Survey:
         "sudo": ["sysctl"] if own.drop_page_cache else [],
     }
     connection = Connection.of(cluster, node)
-    script = f"{SCRIPT.read_text()}\nmain({question!r})\n"
+    script = f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}\nmain({question!r}, hardware)\n"
+    asked = time.time()
     done = connection.run("python3", "-", stdin=script, timeout=cluster.deadlines.survey)
+    answered = time.time()
     try:
-        return Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+        found = Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+        reached = Reached.between(asked, answered, found.clock) if found.clock else None
+        return found.model_copy(update={"reached": reached})
     except ValueError:
         if done.returncode == 127:
             raise Fault(node.name, "no python3 on the node", "install it: sudo apt-get install python3") from None

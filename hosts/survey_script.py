@@ -1,7 +1,7 @@
 """Runs on a node as `python3 -`, read-only, standard library only: prints the node's facts as one line of JSON.
 
-Sent by hosts/survey.py, which appends the call of :func:`main` with the question. Written for Python 3.8 and newer,
-as the node's own interpreter runs it.
+Sent by hosts/survey.py, which appends survey_hardware.py and the call of :func:`main` with the question. Written for
+Python 3.8 and newer, as the node's own interpreter runs it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,25 @@ def docker(image: str) -> dict[str, Any]:
         "containerd": "io.containerd.snapshotter" in json.dumps(info.get("DriverStatus")),
         "image": found and {key: found.get(key) for key in ("Id", "Os", "Architecture", "RootFS", "Config", "Size")},
         "containers": containers,
+        "root": image_root(info),
+        "gpu_runtimes": gpu_runtimes(info),
     }
+
+
+def image_root(info: dict[str, Any]) -> str:
+    """Directory that holds the images: Docker's own, or containerd's where that is the store."""
+    stored = "io.containerd.snapshotter" in json.dumps(info.get("DriverStatus"))
+    return "/var/lib/containerd" if stored and exists("/var/lib/containerd") else info.get("DockerRootDir") or ""
+
+
+def gpu_runtimes(info: dict[str, Any]) -> list[str]:
+    """By which ways Docker can grant GPUs: NVIDIA's runtime, its hook on Docker's PATH, or CDI devices."""
+    ways = ["runtime"] if "nvidia" in (info.get("Runtimes") or {}) else []
+    if shutil.which("nvidia-container-runtime-hook", path="/usr/bin:/usr/local/bin:/usr/sbin:/usr/local/sbin"):
+        ways.append("hook")
+    if "nvidia.com/gpu" in json.dumps(info.get("DiscoveredDevices") or []):
+        ways.append("CDI")
+    return ways
 
 
 def gpus() -> dict[str, Any]:
@@ -152,22 +171,10 @@ def interfaces() -> list[dict[str, Any]]:
                 "addresses": addresses,
                 "mtu": row.get("mtu"),
                 "speed": int(speed) if speed.isdigit() else None,
+                "state": row.get("operstate") or "",
             }
         )
     return found
-
-
-def hcas() -> list[dict[str, Any]]:
-    """RoCE devices with the interfaces behind each and the state of port 1."""
-    root = Path("/sys/class/infiniband")
-    return [
-        {
-            "name": device.name,
-            "interfaces": sorted(entry.name for entry in device.glob("device/net/*")),
-            "state": first_line(device / "ports/1/state") or "",
-        }
-        for device in sorted(root.glob("*"))
-    ]
 
 
 def listeners(ports: list[int]) -> list[dict[str, Any]]:
@@ -221,8 +228,11 @@ def exists(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def main(question: dict[str, Any]) -> None:
-    """Print the answer to `question`: keys image, model, paths, devices, ports, units, sudo and home."""
+def main(question: dict[str, Any], hardware: Callable[[str, str], dict[str, Any]]) -> None:
+    """Print the answer to `question`: keys image, model, paths, devices, ports, units, sudo and home.
+
+    `hardware` is the second part.
+    """
     home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
 
     def at_home(path: str) -> str:
@@ -242,10 +252,9 @@ def main(question: dict[str, Any]) -> None:
                 "hostname": socket.gethostname(),
                 "architecture": platform.machine(),
                 "cpus": os.cpu_count() or 0,
-                "docker": docker(question["image"]),
+                "docker": (engine := docker(question["image"])),
                 **gpus(),
                 "interfaces": interfaces(),
-                "hcas": hcas(),
                 "listeners": listeners(question["ports"]),
                 "units": stale,
                 "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
@@ -257,6 +266,7 @@ def main(question: dict[str, Any]) -> None:
                 "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
                 "devices": [path for path in question["devices"] if exists(path)],
                 "home": home,
+                **hardware(engine.get("root", ""), str(model)),
             }
         )
     )

@@ -118,12 +118,12 @@ class Log(logging.Handler):
         super().__init__()
         self.errors: list[str] = []
         self.warnings: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.ERROR:
-            self.errors.append(record.getMessage())
-        elif record.levelno == logging.WARNING:
-            self.warnings.append(record.getMessage())
+        levels = {logging.ERROR: self.errors, logging.WARNING: self.warnings, logging.INFO: self.lines}
+        if record.levelno in levels:
+            levels[record.levelno].append(record.getMessage())
 
 
 @dataclass
@@ -134,6 +134,8 @@ class Outcome:
     outputs: dict[str, Any] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """What the program says besides."""
     exit_code: int = 0
 
     def of(self, type_: str) -> list[Resource]:
@@ -210,5 +212,6 @@ class Program:
             return exported.apply(outcome.outputs.update)
 
         mocks.test(program)()  # type: ignore[no-untyped-call]
-        outcome.resources, outcome.errors, outcome.warnings = monitor.found, log.errors, log.warnings
+        outcome.resources = monitor.found
+        outcome.errors, outcome.warnings, outcome.lines = log.errors, log.warnings, log.lines
         return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -227,3 +228,17 @@ def test_devices_are_those_that_the_node_has(program: Program) -> None:
     found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, devices=[])})
     assert found["spark-1-ray-head"].inputs["devices"]
     assert not found["spark-2-ray-worker"].inputs.get("devices")
+
+
+def test_serve_knows_which_variables_are_each_nodes_own(program: Program) -> None:
+    """C07: the engine's driver reads the file where VLLM_CONFIG_ROOT says."""
+    worker = survey(
+        2, interfaces=[interface("enp1s0f0np0", "192.168.200.13/24")], hcas=[hca("rocep1s0f0", "enp1s0f0np0")]
+    )
+    found = program.run(facts={"spark-1": survey(1), "spark-2": worker})
+    (file,) = found["spark-1-serve"].inputs["uploads"]
+    root = found["spark-1-serve"].environment["VLLM_CONFIG_ROOT"]
+    assert file["file"] == f"{root}/ray_non_carry_over_env_vars.json"
+    assert {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"} < set(json.loads(file["content"]))
+    assert not found["spark-1-ray-head"].inputs.get("uploads")
+    assert not found["spark-2-ray-worker"].inputs.get("uploads")

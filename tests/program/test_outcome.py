@@ -12,7 +12,7 @@ from pulumi.runtime import rpc
 
 from hosts.faults import Fault
 from tests.program.stack import CONTAINER, KEY, Outcome, Program
-from tests.samples import IMAGE_ID, container, inspected, settings, survey, surveys
+from tests.samples import IMAGE_ID, container, inspected, interface, settings, survey, surveys
 from tests.samples.archives import oci
 
 IMAGE = "vllm:1"
@@ -208,3 +208,35 @@ def test_second_stack_on_the_same_hosts_is_one_error(program: Program) -> None:
     assert "stack 'prod' already runs serve here" in refused(
         program.run(facts={"spark-1": survey(1, docker=docker), "spark-2": survey(2)})
     )
+
+
+def test_readings_are_shown_and_enter_no_resource(program: Program) -> None:
+    """What varies from run to run: a no-op stays one."""
+    known = {
+        name: survey(i + 1, memory={"total": 2**37, "available": 98765432100}, reached={"seconds": 0.321, "ahead": 1.5})
+        for i, name in enumerate(surveys())
+    }
+    found = program.run(facts=known)
+    assert [line.split("; ")[0] for line in found.lines] == [f"{name}: answered in 0.32 s" for name in known]
+    assert not found.warnings
+    stored = json.dumps([one.inputs for one in found.resources] + [found.outputs], default=str)
+    for reading in ("98765432100", "0.321", "1.5"):
+        assert reading not in stored
+    again = program.run(facts=surveys())
+    assert {one.urn: one.inputs for one in again.resources} == {one.urn: one.inputs for one in found.resources}
+
+
+def test_warnings_stop_nothing(program: Program) -> None:
+    """C21 and C23."""
+    ends = [interface("enp1s0f1np1", "192.168.200.13/24", mtu=9000)]
+    found = program.run(facts={"spark-1": survey(1), "spark-2": survey(2, interfaces=ends, devices=[])})
+    assert (found.exit_code, found.errors) == (0, [])
+    assert ["the MTU of the fabric differs" in text for text in found.warnings] == [True, False]
+    assert "falls back to sockets (NET/Socket)" in found.warnings[1]
+    assert found.of(CONTAINER)
+
+
+def test_required_rdma_that_is_missing_is_an_error(program: Program) -> None:
+    """C21."""
+    found = program.run(settings(require_rdma=True), facts={"spark-1": survey(1), "spark-2": survey(2, devices=[])})
+    assert "spark-2: NCCL cannot use RDMA here" in refused(found)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +47,26 @@ def interface(name: str, *addresses: str, speed: int | None = None, mtu: int = 1
     return {"name": name, "addresses": list(addresses), "mtu": mtu, "speed": speed}
 
 
-def hca(name: str, netdev: str, state: str = "4: ACTIVE") -> dict[str, Any]:
-    """One RoCE device as the survey script prints it."""
-    return {"name": name, "interfaces": [netdev], "state": state}
+def hca(name: str, netdev: str, state: str = "4: ACTIVE", *, gids: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """One RoCE device as the survey script prints it; without GIDs its table is not known."""
+    return {"name": name, "interfaces": [netdev], "state": state, "link_layer": "Ethernet", "gids": list(gids)}
+
+
+def gids(*addresses: str) -> list[dict[str, Any]]:
+    """A GID table as the kernel fills it: v1 and v2 of fe80::, then of each address, IPv4 mapped and in full length."""
+    found: list[dict[str, Any]] = []
+    for address in ("fe80::4ebb:47ff:fe2c:2a6", *addresses):
+        text = address if ":" in address else f"::ffff:{address}"
+        for version in ("IB/RoCE v1", "RoCE v2"):
+            found.append(
+                {
+                    "index": len(found),
+                    "gid": ipaddress.IPv6Address(text).exploded,
+                    "type": version,
+                    "interface": "enp1s0f1np1",
+                }
+            )
+    return found
 
 
 def inspected(id_: str = IMAGE_ID, *layers: str, **config: Any) -> dict[str, Any]:

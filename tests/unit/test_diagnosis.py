@@ -71,6 +71,12 @@ FATAL: list[tuple[str, str, str]] = [
         "the image has no ray",
         "use an image with vLLM and Ray",
     ),
+    (
+        "DistBackendError: NCCL error: invalid usage. Last error: Failed to initialize any NET plugin",
+        "NCCL cannot use RDMA in the container",
+        "NCCL_DEBUG=INFO",
+    ),
+    ("vm:742:742 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found", "names an interface", "remove"),
     ("RuntimeError: Gloo connectFullMesh failed with [...] Connection refused", "cannot reach each other", "fabric"),
 ]
 
@@ -102,6 +108,7 @@ def test_every_sign_has_a_realistic_line() -> None:
     [
         ("vllm_v1exec_wrong_VLLM_HOST_IP.txt", "the engine asks for a GPU on address 10.231.7.10"),
         ("vllm_v1exec_gloo_not_set_on_worker.txt", "the ranks cannot reach each other (Gloo)"),
+        ("nccl_2.28.9_no_such_interface.txt", "NCCL_SOCKET_IFNAME names an interface that the node does not have"),
     ],
 )
 def test_recorded_failure_is_recognised(sample: str, cause: str) -> None:

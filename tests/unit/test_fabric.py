@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from hosts.fabric import Fabric, choose, port_hcas
-from hosts.faults import Fault
+from hosts.faults import Fault, Faults
 from hosts.survey import Survey
-from tests.samples import MINIMAL, cluster, hca, interface, survey, surveys
+from settings import Cluster
+from tests.samples import MINIMAL, cluster, gids, hca, interface, survey, surveys
 
+Surveys = Mapping[str, Survey]
 MANAGEMENT = "10.1.230.{}/24"
 FABRIC = "192.168.200.{}/24"
 
@@ -25,6 +28,13 @@ def pair(*subnets: tuple[str, str, int | None]) -> dict[str, Survey]:
         f"spark-{number}": facts(*(interface(name, text.format(number), speed=speed) for name, text, speed in subnets))
         for number in (1, 2)
     }
+
+
+def refused(text: str, found: Cluster, known: Surveys) -> list[Fault]:
+    """The faults of the choice, which say `text`."""
+    with pytest.raises(Faults, match=text) as caught:
+        choose(found, known)
+    return caught.value.faults
 
 
 def on_head(**changes: Any) -> list[dict[str, Any]]:
@@ -73,19 +83,17 @@ def test_one_given_address_decides_the_subnet_of_all() -> None:
 
 
 def test_given_address_that_the_node_lacks_is_a_fault_with_those_it_has() -> None:
-    with pytest.raises(Fault) as caught:
-        choose(cluster(nodes=given(None, "192.168.200.99")), {**surveys()})
-    # Without a node that has it, no subnet is shared either: whichever is said, the address must be named.
-    assert "spark-2" in caught.value.node
-    assert "192.168.200.13" in str(caught.value)
+    (caught,) = refused(".", cluster(nodes=given(None, "192.168.200.99")), {**surveys()})
+    assert caught.node == "spark-2"
+    assert "192.168.200.99" in caught.cause
+    assert "192.168.200.13" in caught.remedy
 
 
 def test_all_given_and_one_absent_names_the_node_and_what_is_up() -> None:
-    with pytest.raises(Fault) as caught:
-        choose(cluster(nodes=given("192.168.200.12", "192.168.200.99")), surveys())
-    assert caught.value.node == "spark-2"
-    assert "192.168.200.99" in caught.value.cause
-    assert "enp1s0f1np1 192.168.200.13/24" in caught.value.remedy
+    (caught,) = refused(".", cluster(nodes=given("192.168.200.12", "192.168.200.99")), surveys())
+    assert caught.node == "spark-2"
+    assert "192.168.200.99" in caught.cause
+    assert "enp1s0f1np1 192.168.200.13/24" in caught.remedy
 
 
 def test_without_roce_the_fastest_shared_subnet_is_chosen() -> None:
@@ -105,18 +113,18 @@ def test_only_shared_subnet_is_chosen_whatever_its_speed() -> None:
 
 
 def test_equally_fast_subnets_are_ambiguous() -> None:
-    with pytest.raises(Fault, match="several subnets could be the fabric") as caught:
-        choose(cluster(), pair(("eth0", MANAGEMENT, 10000), ("eth1", FABRIC, 10000)))
-    assert "10.1.230.0/24, 192.168.200.0/24" in caught.value.cause
-    assert "eth1 192.168.200.1/24" in caught.value.evidence
-    assert "set `fabric`" in caught.value.remedy
+    (caught,) = refused(
+        "several subnets could be the fabric", cluster(), pair(("eth0", MANAGEMENT, 10000), ("eth1", FABRIC, 10000))
+    )
+    assert "10.1.230.0/24, 192.168.200.0/24" in caught.cause
+    assert "eth1 192.168.200.1/24" in caught.evidence
+    assert "set `fabric`" in caught.remedy
 
 
 def test_no_shared_subnet_lists_what_each_node_has() -> None:
     found = {"spark-1": survey(1), "spark-2": facts(interface("eth0", "172.20.0.5/16"))}
-    with pytest.raises(Fault, match="no subnet is shared by all nodes") as caught:
-        choose(cluster(), found)
-    assert "spark-2: eth0 172.20.0.5/16" in caught.value.evidence
+    (caught,) = refused("no subnet is shared by all nodes", cluster(), found)
+    assert "spark-2: eth0 172.20.0.5/16" in caught.evidence
 
 
 def test_addresses_of_one_range_in_networks_of_different_size_are_not_shared() -> None:
@@ -124,8 +132,7 @@ def test_addresses_of_one_range_in_networks_of_different_size_are_not_shared() -
         "spark-1": facts(interface("eth0", "10.0.0.1/24")),
         "spark-2": facts(interface("eth0", "10.0.0.2/16")),
     }
-    with pytest.raises(Fault, match="no subnet is shared"):
-        choose(cluster(), found)
+    assert refused("no subnet is shared", cluster(), found)
 
 
 def test_subnet_of_two_nodes_of_three_is_not_shared() -> None:
@@ -149,8 +156,9 @@ def test_single_node_may_say_which_address() -> None:
 
 
 def test_single_node_without_network_is_a_fault() -> None:
-    with pytest.raises(Fault, match="no interface with an address"):
-        choose(cluster(nodes=[{"name": "spark-1", "ssh": "local"}]), {"spark-1": facts()})
+    assert refused(
+        "no interface with an address", cluster(nodes=[{"name": "spark-1", "ssh": "local"}]), {"spark-1": facts()}
+    )
 
 
 def test_both_twins_of_the_cage_are_listed_and_the_other_cage_is_not() -> None:
@@ -203,8 +211,7 @@ def test_both_ip_versions_on_one_port_are_one_fabric() -> None:
 
 def test_two_nodes_with_one_address_are_refused() -> None:
     same = survey(1)
-    with pytest.raises(Fault):
-        choose(cluster(), {"spark-1": same, "spark-2": same})
+    assert refused(".", cluster(), {"spark-1": same, "spark-2": same})
 
 
 def test_named_interface_decides_the_subnet() -> None:
@@ -216,23 +223,19 @@ def test_named_interface_decides_the_subnet() -> None:
 
 
 def test_named_interface_that_is_not_up_is_a_fault_with_those_that_are() -> None:
-    with pytest.raises(Fault) as caught:
-        choose(cluster(interface="enp1s0f0np0"), surveys())
-    assert (caught.value.node, caught.value.cause) == (
+    caught, other = refused(".", cluster(interface="enp1s0f0np0"), surveys())
+    assert other.node == "spark-2", "all at once"
+    assert (caught.node, caught.cause) == (
         "spark-1",
         "has no interface enp1s0f0np0 that is up with an address",
     )
-    assert "enp1s0f1np1 192.168.200.12/24" in caught.value.remedy
+    assert "enp1s0f1np1 192.168.200.12/24" in caught.remedy
 
 
 def test_given_address_must_be_on_the_named_interface() -> None:
-    with pytest.raises(Fault, match=r"no interface that is up with the fabric address 192\.168\.200\.12"):
-        choose(
-            cluster(nodes=[
-                {**node, "interface": "enP7s7"} for node in given("192.168.200.12", "192.168.200.13")
-            ]),
-            surveys(),
-        )  # fmt: skip
+    nodes = [{**node, "interface": "enP7s7"} for node in given("192.168.200.12", "192.168.200.13")]
+    found = refused("no interface that is up with the fabric address", cluster(nodes=nodes), surveys())
+    assert [fault.node for fault in found] == ["spark-1", "spark-2"]
 
 
 def test_named_hcas_take_the_place_of_the_ports_and_a_node_has_its_own() -> None:
@@ -241,12 +244,93 @@ def test_named_hcas_take_the_place_of_the_ports_and_a_node_has_its_own() -> None
 
 
 def test_named_hca_that_is_absent_is_a_fault_with_those_there_are() -> None:
-    with pytest.raises(Fault) as caught:
-        choose(cluster(hcas=["mlx5_0"]), surveys())
-    assert caught.value.cause == "has no RDMA device mlx5_0"
-    assert "rocep1s0f1" in caught.value.remedy
+    caught, other = refused(".", cluster(hcas=["mlx5_0"]), surveys())
+    assert {caught.cause, other.cause} == {"has no RDMA device mlx5_0"}
+    assert "rocep1s0f1" in caught.remedy
 
 
 def test_hcas_of_a_single_node_are_the_named_ones() -> None:
     found = cluster(nodes=[{"name": "spark-1", "ssh": "local", "hcas": ["rocep1s0f1"]}])
     assert choose(found, surveys(1))["spark-1"].hcas == ("rocep1s0f1",)
+
+
+TWO_CABLES = [
+    interface("enp1s0f0np0", "192.168.200.22/24", speed=200000),
+    interface("enp1s0f1np1", "192.168.200.12/24", speed=200000),
+]
+BOTH_CAGES = [
+    hca("roceP2p1s0f0", "enP2p1s0f0np0"),
+    hca("roceP2p1s0f1", "enP2p1s0f1np1"),
+    hca("rocep1s0f0", "enp1s0f0np0"),
+    hca("rocep1s0f1", "enp1s0f1np1"),
+]
+
+
+def test_two_candidates_in_one_subnet_are_named_with_the_setting_that_decides() -> None:
+    found = {"spark-1": survey(1, interfaces=TWO_CABLES, hcas=BOTH_CAGES), "spark-2": survey(2)}
+    (caught,) = refused("several interfaces in the fabric's subnet", cluster(), found)
+    assert caught.node == "spark-1"
+    assert "enp1s0f0np0 192.168.200.22, enp1s0f1np1 192.168.200.12" in caught.cause
+    assert "set `fabric` of spark-1" in caught.remedy
+    ends = choose(cluster(nodes=on_head(fabric="192.168.200.22")), found)
+    assert (ends["spark-1"].interface, ends["spark-1"].hcas) == ("enp1s0f0np0", ("roceP2p1s0f0", "rocep1s0f0"))
+
+
+def test_two_candidates_are_named_on_every_node_at_once() -> None:
+    found = {name: survey(i + 1, interfaces=TWO_CABLES, hcas=BOTH_CAGES) for i, name in enumerate(surveys())}
+    assert [fault.node for fault in refused("several interfaces", cluster(), found)] == ["spark-1", "spark-2"]
+
+
+def test_twins_in_one_subnet_are_one_cable() -> None:
+    twins = [interface("enP2p1s0f1np1", "192.168.200.22/24"), interface("enp1s0f1np1", "192.168.200.12/24")]
+    found = {"spark-1": survey(1, interfaces=twins), "spark-2": survey(2)}
+    assert choose(cluster(), found)["spark-1"].interface == "enp1s0f1np1"
+
+
+def test_roce_wins_over_another_interface_in_the_same_subnet() -> None:
+    other = interface("wlP9s9", "192.168.200.22/24", speed=400000)
+    found = {"spark-1": survey(1, interfaces=[other, TWO_CABLES[1]]), "spark-2": survey(2)}
+    assert choose(cluster(), found)["spark-1"].interface == "enp1s0f1np1"
+
+
+def test_several_addresses_on_one_interface_are_no_choice() -> None:
+    aliases = [interface("enp1s0f1np1", "192.168.200.12/24", "192.168.200.112/24")]
+    found = {"spark-1": survey(1, interfaces=aliases), "spark-2": survey(2)}
+    assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
+
+
+def down(*ends: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{**end, "state": "DOWN"} for end in ends]
+
+
+def test_port_without_a_cable_is_no_candidate() -> None:
+    """networkd keeps a static address while the port has no carrier."""
+    found = {name: survey(i + 1) for i, name in enumerate(surveys())}
+    ends = [*down(interface("enp1s0f0np0", "192.168.200.22/24", speed=200000)), TWO_CABLES[1]]
+    found["spark-1"] = survey(1, interfaces=ends, hcas=BOTH_CAGES)
+    assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
+
+
+def test_no_carrier_on_one_end_is_shown_where_no_subnet_is_shared() -> None:
+    found = {"spark-1": facts(*down(TWO_CABLES[1])), "spark-2": facts(interface("enp1s0f1np1", "192.168.200.13/24"))}
+    (caught,) = refused("no subnet is shared by all nodes", cluster(), found)
+    assert "spark-1: enp1s0f1np1 192.168.200.12/24 (no carrier)" in caught.evidence
+
+
+def test_given_address_without_carrier_asks_for_the_cable() -> None:
+    found = {"spark-1": facts(*down(TWO_CABLES[1])), "spark-2": survey(2)}
+    nodes = given("192.168.200.12", "192.168.200.13")
+    (caught,) = refused("which has no carrier", cluster(nodes=nodes), found)
+    assert (caught.node, "plug the cable in" in caught.remedy) == ("spark-1", True)
+
+
+def test_gid_index_is_left_to_nccl_where_it_finds_the_address() -> None:
+    table = gids("192.168.200.12")
+    found = {"spark-1": survey(1, hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=table)]), "spark-2": survey(2)}
+    assert choose(cluster(), found)["spark-1"].gid_index is None
+
+
+def test_gid_index_is_given_where_another_address_comes_first() -> None:
+    table = gids("169.254.7.7", "192.168.200.12")
+    found = {"spark-1": survey(1, hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=table)]), "spark-2": survey(2)}
+    assert [end.gid_index for end in choose(cluster(), found).values()] == [5, None]

@@ -14,6 +14,7 @@ from engines import vllm_image
 from hosts import image_contents
 from hosts.faults import Fault, Faults
 from hosts.image_contents import SCRIPT, Options
+from hosts.image_plan import Plan
 from hosts.ssh import Connection
 from providers.image_gate import ImageGateProvider
 from tests.samples import IMAGE_ID, cluster, contents, inspected, survey
@@ -194,7 +195,10 @@ def test_gate_asks_anew_for_what_matters(changes: dict[str, Any], changed: bool)
 def test_an_image_that_is_not_there_yet_is_left_to_the_gate(image: list[tuple[str, ...]]) -> None:
     docker: dict[str, Any] = {"version": "28.5.2", "driver": "overlay2", "image": None, "containers": []}
     absent = {name: survey(number, docker=docker) for number, name in ((1, "spark-1"), (2, "spark-2"))}
-    assert vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", absent, print) == []
+    assert (
+        vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", absent, Plan("spark-1", None), print)
+        == []
+    )
     assert not image
 
 
@@ -202,6 +206,7 @@ def test_the_node_that_has_the_image_is_asked(image: list[tuple[str, ...]]) -> N
     bare: dict[str, Any] = {"version": "28.5.2", "driver": "overlay2", "image": None, "containers": []}
     having = {**bare, "image": inspected()}
     facts = {"spark-1": survey(1, docker=bare), "spark-2": survey(2, docker=having)}
-    found = vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", facts, print)
+    plan = Plan("spark-2", facts["spark-2"].docker.image)
+    found = vllm_image.check(cluster(engine_arguments=["--no-such-flag"]), "test", facts, plan, print)
     assert [fault.node for fault in found] == ["spark-2"]
     assert len(image) == 1

@@ -52,6 +52,17 @@ def test_docker_fault_has_the_command_that_helps(error: str, remedy: str) -> Non
     assert "ssh -J aurora@10.1.230.180 aurora@192.168.200.13" in fault.remedy
 
 
+@pytest.mark.parametrize(("ways", "count"), [([], 1), (["hook"], 0), (None, 0)])
+def test_docker_that_cannot_grant_gpus_is_named(ways: list[str] | None, count: int) -> None:
+    found = faults(docker=docker() | {"gpu_runtimes": ways})
+    assert ["nvidia-ctk runtime configure" in fault.remedy for fault in found] == [True] * count
+
+
+def test_models_that_are_there_are_named_beside_the_one_that_is_not() -> None:
+    absent = {"error": "No such file or directory", "files": 0, "config": False}
+    assert "models there: Qwen3, gpt-oss" in only(faults(model=absent, models=["Qwen3", "gpt-oss"])).remedy
+
+
 def test_missing_gpu_is_named_with_the_drivers_words() -> None:
     fault = only(faults(gpus=[], gpu_error="NVIDIA-SMI has failed because it couldn't communicate with the driver."))
     assert fault.cause == "1 GPU(s) wanted, nvidia-smi shows 0"

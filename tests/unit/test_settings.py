@@ -56,6 +56,7 @@ FULL: dict[str, Any] = {
     "stale_containers": ["reranker"],
     "restore_units": False,
     "drop_page_cache": True,
+    "require_rdma": True,
     "ray": {"port": 6380, "dashboard": True, "object_store_bytes": 100_000_000, "arguments": ["--num-gpus=1"]},
     "deadlines": {
         "connect": 3, "survey": 20, "gpus": 60, "load": 900.5, "completion": 30, "probe": 5, "stop": 20,

@@ -17,7 +17,7 @@ import pytest
 
 from hosts import survey as module
 from hosts.faults import Fault
-from hosts.survey import SCRIPT, Survey, dump, survey, survey_all
+from hosts.survey import HARDWARE, SCRIPT, Survey, dump, survey, survey_all
 from tests.samples import IMAGE_ID, MINIMAL, cluster, spark
 from tests.samples import survey as recorded
 
@@ -30,7 +30,8 @@ QUESTION: dict[str, Any] = {
 def run(tmp_path: Path, *, before: str = "", **question: Any) -> dict[str, Any]:
     """What the script prints on this machine, where Docker's socket is absent."""
     absent = f"DOCKER_SOCKET = {str(tmp_path / 'docker.sock')!r}"
-    source = f"{SCRIPT.read_text()}\n{absent}\n{before}\nmain({QUESTION | question!r})\n"
+    parts = f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}"
+    source = f"{parts}\n{absent}\n{before}\nmain({QUESTION | question!r}, hardware)\n"
     done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -67,7 +68,7 @@ def test_node_without_docker_says_so(tmp_path: Path) -> None:
 
 
 def test_script_needs_no_newer_python_than_a_node_has() -> None:
-    ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
+    ast.parse(f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}", feature_version=(3, 8))
 
 
 def test_model_mounts_and_devices_are_looked_at(tmp_path: Path) -> None:
@@ -137,6 +138,13 @@ def test_interfaces_without_loopback_bridges_and_link_local_addresses(tmp_path: 
     ]
     (found,) = run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))["interfaces"]
     assert (found["name"], found["addresses"], found["mtu"]) == ("enp1s0f1np1", ["192.168.200.12/24"], 9000)
+
+
+def test_interface_without_a_cable_says_so(tmp_path: Path) -> None:
+    info = [{"family": "inet", "local": "192.168.200.12", "prefixlen": 24, "scope": "global"}]
+    rows = [{"ifname": "enp1s0f1np1", "link_type": "ether", "operstate": "DOWN", "mtu": 9000, "addr_info": info}]
+    (found,) = Survey.model_validate(run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))).interfaces
+    assert (found.state, found.down) == ("DOWN", True)
 
 
 def test_node_whose_ip_command_knows_no_json_has_no_interfaces(tmp_path: Path) -> None:
@@ -212,7 +220,7 @@ LOCAL = [{"name": "spark-1", "ssh": "local"}]
 
 def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
     local_script.write_text(
-        f"import json\ndef main(q): print('login banner'); print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
+        f"import json\ndef main(q, _): print('login banner'); print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
     )
     found = cluster(nodes=LOCAL, mounts=[{"source": "/srv/hf", "target": "/hf"}], image="one:1", model="/srv/it's")
     assert ast.literal_eval(survey(found, found.head).hostname) == {
@@ -228,7 +236,7 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
 
 
 def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None:
-    local_script.write_text("def main(q): raise SystemExit('no such thing')")
+    local_script.write_text("def main(q, _): raise SystemExit('no such thing')")
     found = cluster(nodes=LOCAL)
     with pytest.raises(Fault, match="the survey failed with exit code 1") as caught:
         survey(found, found.head)
@@ -236,14 +244,14 @@ def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None
 
 
 def test_slow_node_is_bounded_by_its_deadline(local_script: Path) -> None:
-    local_script.write_text("import time\ndef main(q): time.sleep(600)")
+    local_script.write_text("import time\ndef main(q, _): time.sleep(600)")
     found = cluster(nodes=LOCAL, deadlines={"survey": 0.3})
     with pytest.raises(Fault, match="did not answer within"):
         survey(found, found.head)
 
 
 def test_each_node_gives_facts_or_a_fault(local_script: Path) -> None:
-    local_script.write_text(f"import json\ndef main(q): print(json.dumps({spark(1)!r}))")
+    local_script.write_text(f"import json\ndef main(q, _): print(json.dumps({spark(1)!r}))")
     dead = {"name": "spark-2", "ssh": "nobody@127.0.0.1:1"}  # tcpmux: nothing listens there
     facts, faults = survey_all(cluster(nodes=[*LOCAL, dead], ssh_config="/dev/null"))
     assert {name: one.docker.image_id for name, one in facts.items()} == {"spark-1": IMAGE_ID}
@@ -262,7 +270,7 @@ def test_each_node_is_asked_for_what_is_in_force_on_it(monkeypatch: pytest.Monke
     asked: list[str] = []
 
     def answer(_self: object, *_argv: str, stdin: str, **_options: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(stdin.rpartition("main(")[2])
+        asked.append(stdin.rpartition("main(")[2].replace(", hardware", ""))
         return subprocess.CompletedProcess([], 0, json.dumps(spark(1)))
 
     monkeypatch.setattr("hosts.ssh.Connection.run", answer)

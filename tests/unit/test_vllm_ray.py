@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -163,3 +164,51 @@ def test_no_hcas_on_purpose_turn_rdma_off() -> None:
     found, alone = cluster(hcas=[]), Fabric("10.0.0.1", "eth0", (), "test")
     assert environment(found, 0, alone)["NCCL_IB_DISABLE"] == "1"
     assert "NCCL_IB_DISABLE" not in environment(cluster(), 0, alone)
+
+
+def test_gid_index_of_the_survey_gives_way_to_the_users() -> None:
+    found = cluster(nodes=nodes({}, {"gid_index": 7}))
+    head = dataclasses.replace(HEAD, gid_index=5)
+    worker = dataclasses.replace(WORKER, gid_index=5)
+    assert environment(found, 0, head)["NCCL_IB_GID_INDEX"] == "5"
+    assert environment(found, 1, worker)["NCCL_IB_GID_INDEX"] == "7"
+
+
+def test_ip_version_is_said_to_nccl_where_it_is_not_its_default() -> None:
+    six = dataclasses.replace(HEAD, address="fd00::c")
+    assert environment(cluster(), 0, six)["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
+    assert "NCCL_IB_ADDR_FAMILY" not in environment(cluster(), 0, HEAD)
+    assert "NCCL_IB_ADDR_FAMILY" not in environment(cluster(), 0, dataclasses.replace(six, hcas=()))
+
+
+def test_required_rdma_leaves_nccl_no_sockets() -> None:
+    """C21."""
+    assert environment(cluster(require_rdma=True), 1, WORKER)["NCCL_NET"] == "IB"
+    assert "NCCL_NET" not in environment(cluster(), 1, WORKER)
+
+
+def kept(found: Cluster, head: Fabric = HEAD, worker: Fabric = WORKER) -> set[str]:
+    """What is kept besides the API key."""
+    names = set(vllm_ray.kept_variables(found, {"spark-1": head, "spark-2": worker}))
+    assert "VLLM_API_KEY" in names
+    return names - {"VLLM_API_KEY"}
+
+
+def test_variables_that_differ_are_kept_from_the_workers() -> None:
+    """C07: the head's names never reach a worker."""
+    assert kept(cluster()) == {"VLLM_HOST_IP", "NCCL_IB_HCA", *PER_INTERFACE}
+    same = dataclasses.replace(HEAD, address="192.168.200.13")
+    assert kept(cluster(), worker=same) == {"VLLM_HOST_IP"}
+
+
+def test_variable_of_one_node_only_is_kept_too() -> None:
+    same = dataclasses.replace(HEAD, address="192.168.200.13")
+    own = nodes({"environment": {"NCCL_DEBUG": "INFO"}}, {"environment": {"UCX_TLS": "tcp"}})
+    assert kept(cluster(nodes=own), worker=same) == {"VLLM_HOST_IP", "NCCL_DEBUG", "UCX_TLS"}
+    pinned = dataclasses.replace(same, gid_index=5)
+    assert kept(cluster(), worker=pinned) == {"VLLM_HOST_IP", "NCCL_IB_GID_INDEX"}
+
+
+def test_single_node_keeps_the_key() -> None:
+    alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}])
+    assert vllm_ray.kept_variables(alone, {"spark-1": HEAD}) == ["VLLM_API_KEY"]

@@ -1,0 +1,218 @@
+"""What the surveys show that stands in no way, but costs speed or fails later: warnings, worded like faults."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from hosts import rdma
+from hosts.fabric import Fabric
+from hosts.facts import Hca
+from hosts.faults import Fault
+from hosts.image_plan import Plan
+from hosts.image_stock import FACTOR, SLACK, amount
+from hosts.ssh import Connection
+from hosts.survey import Interface, Survey
+from settings import Cluster, Node
+
+CLOCK_SECONDS = 5.0
+"""Difference of clocks that is told. chrony and systemd-timesyncd hold milliseconds, so seconds mean that nothing sets
+the clock and that it drifts on: logs of two nodes cannot be put in order, and after days certificates look expired."""
+GIB = 2**30
+
+
+def advise(
+    cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric], image: Plan | None
+) -> list[Fault]:
+    """All warnings, those across nodes first. Takes surveys of all nodes; `image` is None where it is not decided."""
+    found = [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric)]
+    for node in cluster.nodes:
+        facts = surveys[node.name]
+        by_hand = Connection.of(cluster, node).by_hand()
+        found += _gids(cluster, node, facts, fabric[node.name])
+        found += _clock(node, facts, by_hand)
+        found += _memory(cluster, stack, node, facts, by_hand)
+        if image:
+            found += _image_room(cluster, node, facts, image, by_hand)
+    return found
+
+
+def without_rdma(
+    cluster: Cluster, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]
+) -> Iterator[tuple[Node, str, str]]:
+    """Nodes on which NCCL would fall back to sockets (NET/Socket), why, and what helps.
+
+    A single node has no network to cross, and where no node has RDMA devices none are missed unless the settings
+    require them.
+    """
+    if len(cluster.nodes) == 1 or not (cluster.require_rdma or any(facts.hcas for facts in surveys.values())):
+        return
+    for node in cluster.nodes:
+        own, facts, end = cluster.of(node), surveys[node.name], fabric[node.name]
+        by_hand = Connection.of(cluster, node).by_hand()
+        if own.hcas == ():
+            if cluster.require_rdma:
+                yield node, "`hcas` is empty, which turns RDMA off", "remove `hcas`, or `require_rdma`"
+        elif not facts.hcas:
+            yield node, "the node has no RDMA device", f"load its driver: {by_hand} sudo modprobe mlx5_ib"
+        elif not end.hcas:
+            states = ", ".join(f"{hca.name} ({', '.join(hca.interfaces)}) {hca.state}" for hca in facts.hcas)
+            yield (
+                node,
+                f"no active RDMA device is behind the fabric's interface {end.interface}; there are: {states}",
+                "cable a port of these and give it the fabric address, or set `fabric` to an address that it has",
+            )
+        elif not any("infiniband" in device for device in own.devices):
+            yield node, "`devices` leaves /dev/infiniband out of the containers", "add it to `devices`"
+        elif not any("infiniband" in device for device in facts.devices):
+            yield (
+                node,
+                "there is no /dev/infiniband for the containers",
+                f"{by_hand} sudo modprobe ib_uverbs (package rdma-core loads it at boot)",
+            )
+        else:
+            locked = next((limit for limit in own.ulimits if limit.name == "memlock"), None)
+            if locked is None or locked.soft != -1:
+                size = "what Docker's default allows" if locked is None else f"{locked.soft} bytes"
+                yield (
+                    node,
+                    f"containers may lock only {size}, and NCCL registers its buffers as locked memory",
+                    "set `ulimits` to { name: memlock, soft: -1, hard: -1 }, which is the default",
+                )
+
+
+def fallback(node: Node, why: str, remedy: str) -> Fault:
+    """The fault, or warning, of a node without RDMA."""
+    return Fault(
+        node.name, f"NCCL cannot use RDMA here and falls back to sockets (NET/Socket), which are slower: {why}", remedy
+    )
+
+
+def _interface(facts: Survey, end: Fabric) -> Interface | None:
+    return next((interface for interface in facts.interfaces if interface.name == end.interface), None)
+
+
+def _mtu(cluster: Cluster, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Iterator[Fault]:
+    """C23: the ends of a cable must agree."""
+    known = {
+        node.name: interface.mtu
+        for node in cluster.nodes
+        if (interface := _interface(surveys[node.name], fabric[node.name])) and interface.mtu
+    }
+    most = max(known.values(), default=0)
+    small = [node for node in cluster.nodes if known.get(node.name, most) < most]
+    if not small:
+        return
+    commands = "; ".join(
+        f"{Connection.of(cluster, node).by_hand()} sudo ip link set {fabric[node.name].interface} mtu {most}"
+        for node in small
+    )
+    yield Fault(
+        ", ".join(known),
+        "the MTU of the fabric differs: "
+        + ", ".join(f"{name} {fabric[name].interface} {mtu}" for name, mtu in known.items())
+        + "; the smaller end drops larger packets, so that NCCL may end in IBV_WC_RETRY_EXC_ERR (12) and the rest "
+        "runs at the smaller size",
+        f"make them equal: {commands} (and in its netplan, to last)",
+    )
+
+
+def _subnets(surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Iterator[Fault]:
+    """Addresses given as `fabric` are taken as they are: they may be of several subnets."""
+    networks = {
+        name: address.network
+        for name, end in fabric.items()
+        if (interface := _interface(surveys[name], end))
+        for address in interface.addresses
+        if str(address.ip) == end.address
+    }
+    if len(set(networks.values())) > 1:
+        yield Fault(
+            ", ".join(networks),
+            "the fabric addresses are of several subnets, so that traffic between them is routed: "
+            + ", ".join(f"{name} {fabric[name].address} in {network}" for name, network in networks.items()),
+            "give the ends of the fabric addresses of one subnet, or see that a route joins them",
+        )
+
+
+def _gids(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[Fault]:
+    """Where NCCL takes a GID that does not lead over the fabric."""
+    if cluster.of(node).gid_index is not None or end.gid_index is not None:
+        return
+    address = next((a.ip for i in facts.interfaces for a in i.addresses if str(a.ip) == end.address), None)
+    used: Sequence[Hca] = [hca for hca in facts.hcas if hca.name in end.hcas and hca.gids]
+    for hca in used if address else ():
+        assert address  # noqa: S101 - the loop is empty without one
+        taken = rdma.chosen_by_nccl(hca, address.version)
+        assert taken  # noqa: S101 - there are some
+        means = f"NCCL takes GID {taken.index} of {hca.name} ({taken.address}, {taken.type or 'unknown version'})"
+        if not taken.v2 or taken.address.version != address.version:
+            yield Fault(
+                node.name,
+                f"{means}, as {', '.join(hca.interfaces) or 'its interface'} has no IPv{address.version} address: it "
+                "leads nowhere unless the other end has the same kind",
+                "give the interface an address on every node, of a subnet of its own (as NVIDIA's netplan does), or "
+                "name the device that has one in `hcas`",
+            )
+        elif end.interface in hca.interfaces and taken.address != address:
+            yield Fault(
+                node.name,
+                f"{means} and not that of the fabric address {end.address}; no one index fits all of its devices",
+                f"remove {taken.address} from the interface, or name one device in `hcas` and its index in `gid_index`",
+            )
+
+
+def _clock(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    reached = facts.reached
+    if reached and reached.least_difference > CLOCK_SECONDS:
+        way = "ahead of" if reached.ahead > 0 else "behind"
+        yield Fault(
+            node.name,
+            f"its clock is {abs(reached.ahead):.0f} s {way} this machine's: logs cannot be put in order, and "
+            "certificates will fail as it drifts on",
+            f"{by_hand} sudo timedatectl set-ntp true; or set this machine's clock, if that is the wrong one",
+        )
+
+
+def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+    """C13, before anything is loaded. A GB10 has the node's memory only; other GPUs have their own."""
+    share = utilization(cluster.engine_arguments)
+    shared = any("GB10" in gpu.name for gpu in facts.gpus)
+    ours = any(one.labels.get("stack") == stack and one.state == "running" for one in facts.docker.containers)
+    if share is None or facts.memory is None or not shared or ours:
+        return
+    wanted = share * facts.memory.total
+    if wanted > facts.memory.available:
+        yield Fault(
+            node.name,
+            f"{facts.memory.available / GIB:.1f} of {facts.memory.total / GIB:.1f} GiB of memory are available, less "
+            f"than --gpu-memory-utilization={share:g} asks ({wanted / GIB:.1f} GiB): vLLM will refuse to start",
+            f"see what holds it ({by_hand} ps aux --sort=-rss), or lower --gpu-memory-utilization",
+        )
+
+
+def utilization(arguments: Sequence[str]) -> float | None:
+    """--gpu-memory-utilization of the settings; None where vLLM's default holds, which differs between releases."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    for flag, value in pairwise(words):
+        if flag.replace("_", "-") == "--gpu-memory-utilization":
+            try:
+                return float(value)
+            except ValueError:
+                return None
+    return None
+
+
+def _image_room(cluster: Cluster, node: Node, facts: Survey, image: Plan, by_hand: str) -> Iterator[Fault]:
+    """The copy asks again, without the layers that are there already: hence no fault."""
+    room, there = facts.image_room, facts.docker.image
+    if image.image is None or room is None or (there and there.identity == image.image.identity):
+        return
+    wanted = FACTOR * SLACK * image.image.size
+    if wanted > room.free:
+        yield Fault(
+            node.name,
+            f"image {cluster.image} is to be copied here and may not fit: up to {amount(wanted)} needed in "
+            f"{room.path}, {amount(room.free)} free",
+            f"make room: {by_hand} docker system df, docker image prune",
+        )

@@ -1,0 +1,46 @@
+"""All that the surveys say, at once: what stands in the way, what is worth a warning, and what is decided from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hosts import preflight
+from hosts.advice import advise, fallback, without_rdma
+from hosts.fabric import Fabric, choose
+from hosts.faults import Fault, Faults
+from hosts.image_plan import Plan, plan
+from hosts.survey import Survey
+from settings import Cluster
+
+
+@dataclass
+class Findings:
+    """What a preview tells before anything is registered."""
+
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[Fault] = field(default_factory=list)
+    fabric: Mapping[str, Fabric] = field(default_factory=dict)
+    """Fabric ends by node; empty where they could not be chosen."""
+    image: Plan | None = None
+    """Which image, and where it comes from; None where that could not be decided."""
+
+
+def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Findings:
+    """Look at the surveys; what needs those of all nodes waits until all nodes answer."""
+    found = Findings(preflight.check(cluster, stack, surveys))
+    if len(surveys) < len(cluster.nodes):
+        return found
+    try:
+        found.image = plan(cluster, surveys)
+    except Fault as fault:
+        found.faults.append(fault)
+    try:
+        found.fabric = choose(cluster, surveys)
+    except Faults as several:
+        found.faults += several.faults
+        return found
+    found.warnings += advise(cluster, stack, surveys, found.fabric, found.image)
+    missed = [fallback(*one) for one in without_rdma(cluster, surveys, found.fabric)]
+    (found.faults if cluster.require_rdma else found.warnings).extend(missed)
+    return found

@@ -1,0 +1,231 @@
+"""Warnings: what costs speed or fails later, each with values, effect and next step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosts.advice import advise, fallback, utilization, without_rdma
+from hosts.fabric import choose
+from hosts.facts import Reached
+from hosts.faults import Fault
+from hosts.image_plan import plan
+from hosts.survey import Survey
+from settings import Cluster
+from tests.samples import IMAGE_ID, MINIMAL, STACK, cluster, container, gids, hca, inspected, interface, survey, surveys
+
+GIB = 2**30
+TWIN = hca("roceP2p1s0f1", "enP2p1s0f1np1")
+
+
+def warnings(known: dict[str, Survey] | None = None, found: Cluster | None = None) -> list[Fault]:
+    known, found = known or surveys(), found or cluster()
+    return advise(found, STACK, known, choose(found, known), plan(found, known))
+
+
+def worker(**changes: Any) -> dict[str, Survey]:
+    """Two good Sparks, the second with changes."""
+    return {"spark-1": survey(1), "spark-2": survey(2, **changes)}
+
+
+def only(found: list[Fault]) -> Fault:
+    assert len(found) == 1, [str(fault) for fault in found]
+    return found[0]
+
+
+def test_good_nodes_have_no_warning() -> None:
+    assert warnings() == []
+
+
+def test_different_mtu_is_told_with_both_values_and_the_effect() -> None:
+    """C23."""
+    ends = [interface("enP7s7", "10.1.230.181/24", mtu=1234), interface("enp1s0f1np1", "192.168.200.13/24", mtu=9000)]
+    warning = only(warnings(worker(interfaces=ends)))
+    assert warning.node == "spark-1, spark-2"
+    assert "spark-1 enp1s0f1np1 1500, spark-2 enp1s0f1np1 9000" in warning.cause
+    assert "drops larger packets" in warning.cause
+    assert "ssh aurora@10.1.230.180 sudo ip link set enp1s0f1np1 mtu 9000" in warning.remedy
+
+
+def test_addresses_given_in_several_subnets_are_routed() -> None:
+    first, second = MINIMAL["nodes"]
+    found = cluster(nodes=[{**first, "fabric": "192.168.200.12"}, {**second, "fabric": "192.168.201.13"}])
+    known = worker(interfaces=[interface("enp1s0f1np1", "192.168.201.13/24")])
+    warning = only(warnings(known, found))
+    assert "spark-1 192.168.200.12 in 192.168.200.0/24, spark-2 192.168.201.13 in 192.168.201.0/24" in warning.cause
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ahead", "told"), [(0.2, 6, "6 s ahead of"), (0.2, -90, "90 s behind"), (0.2, 4, None), (4, 6.5, None)]
+)
+def test_clock_is_told_beyond_what_the_round_trip_may_hide(seconds: float, ahead: float, told: str | None) -> None:
+    found = warnings(worker(reached={"seconds": seconds, "ahead": ahead}))
+    assert [str(told) in warning.cause for warning in found] == ([True] if told else [])
+
+
+def test_clock_difference_is_taken_between_asking_and_answer() -> None:
+    """Asked at 100, answered at 104 here; the node worked from 131 to 133 by its own clock: 2 s of way, 30 s ahead."""
+    known = survey(1, clock={"started": 131, "ended": 133})
+    assert known.clock
+    found = Reached.between(100, 104, known.clock)
+    assert (found.seconds, found.ahead, found.least_difference) == (2, 30, 29)
+
+
+UTILIZATION = "--gpu-memory-utilization=0.8"
+
+
+def memory(available: float, total: float = 120) -> dict[str, int]:
+    return {"total": int(total * GIB), "available": int(available * GIB)}
+
+
+def test_memory_below_what_the_engine_asks_is_told_with_numbers() -> None:
+    """C13."""
+    warning = only(warnings(worker(memory=memory(90)), cluster(engine_arguments=[UTILIZATION])))
+    assert warning.node == "spark-2"
+    assert "90.0 of 120.0 GiB" in warning.cause
+    assert "--gpu-memory-utilization=0.8 asks (96.0 GiB)" in warning.cause
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments"),
+    [
+        pytest.param({"memory": memory(97)}, [UTILIZATION], id="enough"),
+        pytest.param({"memory": memory(90)}, [], id="not said how much"),
+        pytest.param({"memory": None}, [UTILIZATION], id="not known"),
+        pytest.param(
+            {"memory": memory(9), "gpus": [{"index": 0, "name": "NVIDIA RTX PRO 6000", "uuid": "GPU-1"}]},
+            [UTILIZATION],
+            id="GPU with memory of its own",
+        ),
+        pytest.param(
+            {"memory": memory(9), "docker": {"containers": [container("w", "ray-worker")], "image": inspected()}},
+            [UTILIZATION],
+            id="held by ourselves",
+        ),
+    ],
+)
+def test_memory_is_not_told_where_nothing_is_wrong(changes: dict[str, Any], arguments: list[str]) -> None:
+    assert warnings(worker(**changes), cluster(engine_arguments=arguments)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "share"),
+    [
+        (["--gpu-memory-utilization=0.8"], 0.8),
+        (["--gpu_memory_utilization", "0.7"], 0.7),
+        (["--gpu-memory-utilization=much"], None),
+        (["--max-model-len=8"], None),
+    ],
+)
+def test_utilization_is_read_as_the_engine_does(arguments: list[str], share: float | None) -> None:
+    assert utilization(arguments) == share
+
+
+def room(free: float) -> dict[str, Any]:
+    return {"path": "/var/lib/docker", "free": int(free), "total": 10**12}
+
+
+ABSENT: dict[str, Any] = {"version": "28", "image": None, "containers": []}
+
+
+def test_image_that_may_not_fit_is_told_where_it_must_be_copied() -> None:
+    warning = only(warnings(worker(docker=ABSENT, image_room=room(30e9))))
+    assert warning.node == "spark-2"
+    assert "up to 42.0 GB needed in /var/lib/docker, 30.0 GB free" in warning.cause
+
+
+@pytest.mark.parametrize(
+    "changes", [{"docker": ABSENT, "image_room": room(43e9)}, {"image_room": room(1)}, {"docker": ABSENT}]
+)
+def test_image_that_fits_or_is_there_is_not_told(changes: dict[str, Any]) -> None:
+    assert warnings(worker(**changes)) == []
+
+
+def test_device_whose_interface_has_no_address_is_told() -> None:
+    found = [
+        hca("roceP2p1s0f1", "enP2p1s0f1np1", gids=gids()),
+        hca("rocep1s0f1", "enp1s0f1np1", gids=gids("192.168.200.13")),
+    ]
+    warning = only(warnings(worker(hcas=found)))
+    assert "NCCL takes GID 0 of roceP2p1s0f1 (fe80::" in warning.cause
+    assert "enP2p1s0f1np1 has no IPv4 address" in warning.cause
+
+
+def test_gid_that_no_index_can_reach_is_told() -> None:
+    found = [
+        hca("roceP2p1s0f1", "enP2p1s0f1np1", gids=gids("192.168.201.13")),
+        hca("rocep1s0f1", "enp1s0f1np1", gids=gids("10.0.0.5", "192.168.200.13")),
+    ]
+    warning = only(warnings(worker(hcas=found)))
+    assert "GID 3 of rocep1s0f1 (10.0.0.5, RoCE v2) and not that of the fabric address 192.168.200.13" in warning.cause
+    assert "remove 10.0.0.5" in warning.remedy
+
+
+def test_gid_that_the_user_chose_is_left_alone() -> None:
+    found = [TWIN, hca("rocep1s0f1", "enp1s0f1np1", gids=gids("10.0.0.5", "192.168.200.13"))]
+    assert warnings(worker(hcas=found), cluster(gid_index=5)) == []
+
+
+def missed(known: dict[str, Survey], found: Cluster | None = None) -> list[tuple[str, str]]:
+    found = found or cluster()
+    return [(node.name, why) for node, why, _ in without_rdma(found, known, choose(found, known))]
+
+
+DOWN = [hca("rocep1s0f1", "enp1s0f1np1", "1: DOWN"), hca("roceP2p1s0f1", "enP2p1s0f1np1", "1: DOWN")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "why"),
+    [
+        ({"devices": []}, {}, "there is no /dev/infiniband"),
+        ({"hcas": []}, {}, "the node has no RDMA device"),
+        ({"hcas": DOWN}, {}, "there are: rocep1s0f1 (enp1s0f1np1) 1: DOWN"),
+    ],
+)
+def test_node_without_rdma_is_named_with_the_reason(
+    changes: dict[str, Any], settings: dict[str, Any], why: str
+) -> None:
+    """C21."""
+    found = missed(worker(**changes), cluster(**settings))
+    assert [(node, why in text) for node, text in found] == [("spark-2", True)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"devices": []}, "leaves /dev/infiniband out"),
+        ({"ulimits": [{"name": "memlock", "soft": 65536, "hard": 65536}]}, "lock only 65536 bytes"),
+        ({"ulimits": []}, "lock only what Docker's default allows"),
+    ],
+)
+def test_settings_that_keep_rdma_out_of_the_containers_are_named(settings: dict[str, Any], why: str) -> None:
+    """C21."""
+    found = missed(surveys(), cluster(**settings))
+    assert [(node, why in text) for node, text in found] == [("spark-1", True), ("spark-2", True)]
+
+
+def bare() -> dict[str, Survey]:
+    return {name: survey(i + 1, hcas=[], devices=[]) for i, name in enumerate(surveys())}
+
+
+def test_where_no_node_has_rdma_none_is_missed_unless_it_is_required() -> None:
+    assert missed(bare()) == []
+    assert [node for node, _ in missed(bare(), cluster(require_rdma=True))] == ["spark-1", "spark-2"]
+
+
+def test_rdma_turned_off_on_purpose_is_no_warning_but_contradicts_the_requirement() -> None:
+    assert missed(surveys(), cluster(hcas=[])) == []
+    assert len(missed(surveys(), cluster(hcas=[], require_rdma=True))) == 2
+
+
+def test_single_node_needs_no_rdma() -> None:
+    alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}], require_rdma=True)
+    assert missed({"spark-1": survey(1, hcas=[])}, alone) == []
+
+
+def test_fallback_names_the_transport() -> None:
+    text = str(fallback(cluster().head, "because", "do this"))
+    assert text.startswith("spark-1: NCCL cannot use RDMA here and falls back to sockets (NET/Socket)")
+    assert text.endswith("because\n  next: do this")
+    assert IMAGE_ID not in text
