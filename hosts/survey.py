@@ -9,8 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from hosts import model_look
+from hosts.bundle import bundle
 from hosts.faults import Fault
 from hosts.images import Image
+from hosts.model_files import ModelFiles
 from hosts.ssh import Connection
 from settings import Cluster, Node
 
@@ -102,14 +105,6 @@ class Listener(Fact):
     container: str
 
 
-class ModelDirectory(Fact):
-    """The model directory on the node."""
-
-    error: str
-    files: int
-    config: bool
-
-
 class Survey(Fact):
     """All facts of one node."""
 
@@ -123,7 +118,7 @@ class Survey(Fact):
     interfaces: tuple[Interface, ...]
     hcas: tuple[Hca, ...]
     listeners: tuple[Listener, ...]
-    model: ModelDirectory
+    model: ModelFiles
     missing: tuple[str, ...]
     """Configured mount sources that do not exist."""
     devices: tuple[str, ...]
@@ -136,20 +131,25 @@ class Survey(Fact):
         return f"{self.home}{written[1:]}" if written.startswith("~/") else written
 
 
+def script(question: dict[str, Any]) -> str:
+    """What a node's Python runs to answer."""
+    return f"{SCRIPT.read_text()}\n{bundle(model_look)}\nmain({question!r}, module.look)\n"
+
+
 def survey(cluster: Cluster, node: Node) -> Survey:
     """Ask one node; raises Fault when it cannot be asked."""
     own = cluster.of(node)
     question = {
         "home": own.home,
         "image": cluster.image,
-        "model": cluster.model,
+        "model": cluster.model_path,
+        "revision": cluster.weights.revision,
         "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
         "paths": [mount.source for mount in own.mounts],
         "devices": list(own.devices),
     }
     connection = Connection.of(cluster, node)
-    script = f"{SCRIPT.read_text()}\nmain({question!r})\n"
-    done = connection.run("python3", "-", stdin=script, timeout=cluster.deadlines.survey)
+    done = connection.run("python3", "-", stdin=script(question), timeout=cluster.deadlines.survey)
     try:
         return Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])
     except ValueError:

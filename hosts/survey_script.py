@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -198,20 +199,16 @@ def exists(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def main(question: dict[str, Any]) -> None:
-    """Print the answer to `question`: keys image, model, paths, devices, ports and home."""
+def main(question: dict[str, Any], look: Callable[[str, str], dict[str, Any]]) -> None:
+    """Print the answer to `question`: keys image, model, revision, paths, devices, ports and home.
+
+    `look` is that of hosts/model_look.py, which is sent along.
+    """
     home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
 
     def at_home(path: str) -> str:
         return home + path[1:] if path.startswith("~/") else path
 
-    model = Path(at_home(question["model"]))
-    try:
-        files = len(list(model.iterdir()))
-    except OSError as error:
-        files, unreadable = 0, error.strerror or str(error)
-    else:
-        unreadable = ""
     print(
         json.dumps(
             {
@@ -223,11 +220,7 @@ def main(question: dict[str, Any]) -> None:
                 "interfaces": interfaces(),
                 "hcas": hcas(),
                 "listeners": listeners(question["ports"]),
-                "model": {
-                    "error": unreadable,
-                    "files": files,
-                    "config": exists(str(model / "config.json")),
-                },
+                "model": look(at_home(question["model"]), question["revision"]),
                 "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
                 "devices": [path for path in question["devices"] if exists(path)],
                 "home": home,

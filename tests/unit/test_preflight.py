@@ -88,14 +88,10 @@ def test_own_processes_and_an_idle_desktop_hold_no_gpu() -> None:
     assert faults(gpu_processes=[occupant(container="s" * 64), desktop], docker=ours) == []
 
 
-def test_absent_model_directory_is_named() -> None:
-    fault = only(faults(number=2, model={"error": "No such file or directory", "files": 0, "config": False}))
+def test_model_directory_that_cannot_be_read_is_named() -> None:
+    fault = only(faults(number=2, model={"error": "Permission denied: /srv", "exists": True}))
     assert fault.node == "spark-2"
-    assert "/srv/models/Qwen3.5-122B-A10B-FP8: No such file or directory" in fault.cause
-
-
-def test_model_directory_without_configuration_is_named() -> None:
-    assert "no config.json among its 3 files" in only(faults(model={"error": "", "files": 3, "config": False})).cause
+    assert "/srv/models/Qwen3.5-122B-A10B-FP8: Permission denied: /srv" in fault.cause
 
 
 def test_absent_mount_source_is_named() -> None:
