@@ -1,6 +1,6 @@
 """`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run.
 
-`python -m bench images` measures the copy of an image.
+`python -m bench images` measures the copy of an image, `python -m bench weights` that of a model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from bench import images
+from bench import images, weights
 from bench.samples import Samples, console
 from hosts.ssh import Connection
 from settings import Cluster, parse
@@ -111,6 +111,20 @@ def image_copy(
     samples = Samples()
     settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
     images.measure(samples, parse(settings), runs)
+    console.print(samples.table())
+    if output:
+        output.write_text(json.dumps(samples.values, indent=2))
+
+
+@app.command("weights")
+def weights_copy(
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each way.")] = 3,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure the copy of a model between the lab's nodes."""
+    samples = Samples()
+    settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
+    weights.measure(samples, parse(settings), runs)
     console.print(samples.table())
     if output:
         output.write_text(json.dumps(samples.values, indent=2))

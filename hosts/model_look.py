@@ -68,7 +68,7 @@ class Look:
 
     def __init__(self, root: str, below: str) -> None:
         self.root = root
-        self.top = os.path.join(root, below)
+        self.top = os.path.join(root, below) if below else root
         self.below = below
         self.files = {}  # type: dict[str, int]
         self.links = {}  # type: dict[str, str]
@@ -131,7 +131,7 @@ class Look:
         for index in [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]:
             try:
                 found = json.loads(Path(self.root, self.held(index)).read_text())
-                shards |= set(found["weight_map"].values())
+                shards |= {os.path.normpath(name) for name in found["weight_map"].values()}
                 total = found.get("metadata", {}).get("total_size", total)
             except (OSError, ValueError, KeyError, AttributeError, TypeError):
                 file = self.held(index)

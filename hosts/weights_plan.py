@@ -139,6 +139,8 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey]) -> Iterator[Fault]:
     found = plan(cluster, surveys)
     for node, facts in seen:
         path, share = facts.path(cluster.model_root), found.shares[node.name]
+        if facts.model.error:
+            continue
         if not facts.model.writable and (share.files or share.links or found.download):
             user = node.user or "$USER"
             yield Fault(

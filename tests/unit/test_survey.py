@@ -170,7 +170,8 @@ LOCAL = [{"name": "spark-1", "ssh": "local"}]
 
 def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
     local_script.write_text(
-        f"import json\ndef main(q, look): print('login banner'); print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
+        "import json\ndef main(q, look): print('login banner'); "
+        f"print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
     )
     found = cluster(nodes=LOCAL, mounts=[{"source": "/srv/hf", "target": "/hf"}], image="one:1", model="/srv/it's")
     assert ast.literal_eval(survey(found, found.head).hostname) == {
