@@ -179,7 +179,7 @@ def test_unknown_setting_names_its_path_and_the_nearest_known(changes: dict[str,
         ({"image": "-v"}, ".image: must be an image reference"),
         (
             {"model": "models"},
-            "model: must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/NAME, got",
+            "model: must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/",
         ),
         ({"model": "/a:b"}, ".model: must be an absolute path"),
         ({"mounts": [{"source": "a", "target": "/b"}]}, ".mounts[0].source: must be an absolute path on the nodes"),
