@@ -23,6 +23,8 @@ READ = re.compile(r"\.(safetensors|bin|pt|pth|gguf|json|txt|model(\.v\d+)?|tikto
 NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 """End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
+BEGIN = re.compile(rb'"data_offsets":\[\d+$')
+"""What stands before the end of a tensor's data."""
 
 
 def whole_size(path: str) -> int | None:
@@ -35,6 +37,11 @@ def whole_size(path: str) -> int | None:
         if not 2 <= length <= HEADER_LIMIT:
             return None
         header = file.read(length)
+        size = os.fstat(file.fileno()).st_size
+    end = size - 8 - length
+    last = header.find(b",%d]" % end)
+    if header.startswith(b"{") and BEGIN.search(header, max(0, last - 60), last) and b":[%d," % end not in header:
+        return size  # a tensor ends here and none begins: found in a tenth of the time that all offsets take
     if len(header) < length:
         # The header itself is cut off: more is missing than it could tell.
         return 8 + length
