@@ -37,7 +37,12 @@ def order(model: Path, **changes: Any) -> Order:
     """All files of a model, to a directory beside it that does not exist."""
     paths = [path for path in model.rglob("*") if path.is_file() and not path.is_symlink()]
     files = {str(path.relative_to(model)): path.stat().st_size for path in paths}
-    given = {"origin": str(model), "root": str(model.parent.parent / "two" / "m"), "files": files, "links": {}}
+    given: dict[str, Any] = {
+        "origin": str(model),
+        "root": str(model.parent.parent / "two" / "m"),
+        "files": files,
+        "links": {},
+    }
     return Order(**({**given, "streams": 3} | changes))
 
 
@@ -185,7 +190,12 @@ def test_interrupt_ends_both_ends_and_the_parts_stay(model: Path, monkeypatch: p
     monkeypatch.setattr(ByteMeter, "update", press)
     processes: list[subprocess.Popen[str]] = []
     start = Connection.start
-    monkeypatch.setattr(Connection, "start", lambda *argv: processes.append(start(*argv)) or processes[-1])
+
+    def noted(connection: Connection, *argv: str) -> subprocess.Popen[str]:
+        processes.append(start(connection, *argv))
+        return processes[-1]
+
+    monkeypatch.setattr(Connection, "start", noted)
     try:
         with pytest.raises(Fault, match="interrupted while the model was on its way"):
             copy(SOURCE, TARGET, wanted)
