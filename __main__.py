@@ -42,7 +42,7 @@ def main() -> None:
             if faults:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
-        key, secrets = read_secrets(config)
+        key, secrets, token = read_secrets(config)
         found = look(settings, stack, surveys)
         for name, facts in surveys.items():
             pulumi.log.info(line(name, facts, found.fabric.get(name)))
@@ -53,7 +53,7 @@ def main() -> None:
             faults += vllm_image.check(settings, stack, surveys, found.image, pulumi.log.info)
         if faults or not found.image:
             raise Faults(faults)
-        cluster = Cluster(ClusterArgs(stack, settings, surveys, found.fabric, found.image, key, secrets))
+        cluster = Cluster(ClusterArgs(stack, settings, surveys, found.fabric, found.image, key, secrets, token))
     except (SettingsError, Fault, Faults) as error:
         pulumi.log.error(str(error))
         sys.exit(REPORTED)
@@ -69,9 +69,16 @@ def read(config: pulumi.Config) -> object:
         return None
 
 
-def read_secrets(config: pulumi.Config) -> tuple[pulumi.Output[str] | None, pulumi.Output[dict[str, str]] | None]:
-    """API key and secret environment; SettingsError where one of them is no secret or makes no sense."""
-    for name, where in ("apiKey", "apiKey"), ("secretEnvironment", "--path secretEnvironment.NAME"):
+Secret = pulumi.Output[str] | None
+
+
+def read_secrets(config: pulumi.Config) -> tuple[Secret, pulumi.Output[dict[str, str]] | None, Secret]:
+    """API key, secret environment and the hub's token; SettingsError where one is no secret or makes no sense."""
+    for name, where in (
+        ("apiKey", "apiKey"),
+        ("secretEnvironment", "--path secretEnvironment.NAME"),
+        ("hubToken", "hubToken"),
+    ):
         key = config.full_key(name)
         if config.get(name) is not None and not pulumi.runtime.is_config_secret(key):
             raise SettingsError(
@@ -83,7 +90,7 @@ def read_secrets(config: pulumi.Config) -> tuple[pulumi.Output[str] | None, pulu
     except pulumi.ConfigTypeError:
         environment = "no mapping"
     secrets = None if environment is None else pulumi.Output.secret(parse_secrets(environment))
-    return config.get_secret("apiKey"), secrets
+    return config.get_secret("apiKey"), secrets, config.get_secret("hubToken")
 
 
 main()

@@ -1,6 +1,7 @@
 """`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run.
 
-`python -m bench images` measures the copy of an image, `python -m bench facts` the survey of the nodes.
+`python -m bench images` measures the copy of an image, `python -m bench weights` that of a model, `python -m bench
+facts` the survey of the nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from bench import facts, images
+from bench import facts, images, weights
 from bench.samples import Samples, console
 from hosts.ssh import Connection
 from settings import Cluster, parse
@@ -110,12 +111,7 @@ def image_copy(
     output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
 ) -> None:
     """Measure the copy of an image between the lab's nodes, which have the lab's image."""
-    samples = Samples()
-    settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
-    images.measure(samples, parse(settings), runs)
-    console.print(samples.table())
-    if output:
-        output.write_text(json.dumps(samples.values, indent=2))
+    _measure(images.measure, runs, output)
 
 
 @app.command("facts")
@@ -124,9 +120,23 @@ def facts_of_nodes(
     output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
 ) -> None:
     """Measure the survey of 2 and of 8 nodes, with new and with open connections."""
+    _measure(facts.measure, runs, output)
+
+
+@app.command("weights")
+def weights_copy(
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each way.")] = 3,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure the copy of a model between the lab's nodes."""
+    _measure(weights.measure, runs, output)
+
+
+def _measure(measure: Callable[[Samples, Cluster, int], None], runs: int, output: Path | None) -> None:
+    """Run one measurement with the lab's settings and show it."""
     samples = Samples()
     settings = yaml.safe_load((ROOT / f"Pulumi.{STACK}.yaml").read_text())["config"]["dgx-spark-cluster:cluster"]
-    facts.measure(samples, parse(settings), runs)
+    measure(samples, parse(settings), runs)
     console.print(samples.table())
     if output:
         output.write_text(json.dumps(samples.values, indent=2))

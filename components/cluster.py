@@ -10,13 +10,16 @@ from typing import Any
 
 import pulumi
 
-from components.node import Node, NodeArgs
+from components.node import End, Node, NodeArgs
 from components.ray import Ray
 from components.serve import Serve
 from engines import vllm_image
 from hosts.fabric import Fabric
 from hosts.image_plan import Plan
+from hosts.image_stock import amount
+from hosts.ssh import Connection
 from hosts.survey import Survey
+from hosts.weights_plan import plan as plan_weights
 from providers.image_gate import ImageGate
 from settings import Cluster as Settings
 
@@ -33,6 +36,8 @@ class ClusterArgs:
     api_key: pulumi.Output[str] | None
     secrets: pulumi.Output[dict[str, str]] | None = None
     """Environment of all containers that is secret."""
+    hub_token: pulumi.Output[str] | None = None
+    """For a model that is downloaded from the hub."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -42,6 +47,15 @@ class Cluster(pulumi.ComponentResource):
         """Register everything."""
         super().__init__("dgx-spark-cluster:index:Cluster", "cluster", None, opts)
         settings, fabric, image = args.settings, args.fabric, args.image
+        weights = plan_weights(settings, args.surveys)
+        ends = {
+            node.name: End(
+                Connection.of(settings, node),
+                fabric[node.name].address,
+                args.surveys[node.name].path(settings.model_root),
+            )
+            for node in settings.nodes
+        }
         inside = pulumi.ResourceOptions(parent=self)
         made: dict[str, Node] = {}
         for node in sorted(settings.nodes, key=lambda one: one.name != image.seed):
@@ -55,12 +69,14 @@ class Cluster(pulumi.ComponentResource):
                     head_fabric=fabric[settings.head.name],
                     image=image,
                     seed=made.get(image.seed),
-                    # The engine tells its workers one path, wherever each keeps the model.
-                    model=args.surveys[settings.head.name].path(settings.model),
+                    ends=ends,
+                    weights=weights,
                     secrets=args.secrets,
+                    hub_token=args.hub_token,
                 ),
                 inside,
             )
+            lacking(made[node.name])
         nodes = [made[node.name] for node in settings.nodes]
         head = nodes[0]
         gate = ImageGate(
@@ -103,6 +119,16 @@ class Cluster(pulumi.ComponentResource):
             "tokens_per_second": serve.gate.tokens_per_second,
         }
         self.register_outputs({"endpoint": serve.endpoint})
+
+
+def lacking(node: Node) -> None:
+    """Say which files a node lacks, and where they come from: Pulumi's own preview shows only that there are some."""
+    plan, cluster = node.args.weights, node.args.cluster
+    share = plan.shares[node.name]
+    if plan.download:
+        pulumi.log.info(f"{node.name}: model {cluster.hub_name} is on no node and is downloaded", node.weights)
+    elif share.files or share.links:
+        pulumi.log.info(f"{node.name}: the model lacks {share}; {amount(share.size)} in all", node.weights)
 
 
 def curl(endpoint: str, model: str, *, with_key: bool) -> str:

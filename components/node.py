@@ -1,4 +1,4 @@
-"""Node: one host, prepared, with its Docker provider, its facts and the image."""
+"""Node: one host, prepared, with its Docker provider, its facts, the image and the model."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pulumi
 import pulumi_docker as docker
 
 from components.preparation import Preparation
+from components.weights import weights
 from engines import vllm_ray
 from hosts import ownership
 from hosts.containers import claim, remove_all
@@ -18,11 +19,23 @@ from hosts.image_plan import Plan
 from hosts.ssh import Connection
 from hosts.stale import Stale
 from hosts.survey import Survey, dump
+from hosts.weights_plan import WeightsPlan
 from providers.host import Host
 from providers.image_copy import Source
 from providers.node_image import NodeImage
 from settings import Cluster
 from settings import Node as Settings
+
+
+@dataclass(frozen=True)
+class End:
+    """What a node is to the others when files are copied."""
+
+    connection: Connection
+    address: str
+    """On the fabric."""
+    root: str
+    """Directory of the model that the containers see, on this node."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +52,14 @@ class NodeArgs:
     """Which image, and which node has or gets it first."""
     seed: Node | None
     """That node; None for itself."""
-    model: str
-    """Path of the model in the containers."""
+    ends: Mapping[str, End]
+    """All nodes by name."""
+    weights: WeightsPlan
+    """Where the model's files are, and who lacks which."""
     secrets: pulumi.Output[dict[str, str]] | None
-    """More of their environment, secret."""
+    """More of the containers' environment, secret."""
+    hub_token: pulumi.Output[str] | None
+    """For the download of the model, secret."""
 
 
 class Node(pulumi.ComponentResource):
@@ -91,6 +108,7 @@ class Node(pulumi.ComponentResource):
         )
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
         self.image = self._image(inside)
+        self.weights = weights(self)
         self.ipc_owner: docker.Container | None = None
         self.volumes = self._volumes()
         self.register_outputs({"fabric": self.fabric.address, "interface": self.fabric.interface})
@@ -112,6 +130,18 @@ class Node(pulumi.ComponentResource):
                 inside, pulumi.ResourceOptions(depends_on=[self.host, *upstream], deleted_with=self.host)
             ),
         )
+
+    @property
+    def model_root(self) -> str:
+        """Where the containers see the model's directory: the head's path, as the engine tells its workers one."""
+        return self.args.ends[self.args.cluster.head.name].root
+
+    @property
+    def model(self) -> pulumi.Output[str]:
+        """Path of the model in the containers."""
+        below = self.args.weights.below
+        known = pulumi.Output.from_input(below) if below is not None else self.weights.below
+        return known.apply(lambda path: f"{self.model_root}/{path}".rstrip("/"))
 
     @property
     def roles(self) -> pulumi.ResourceOptions:
@@ -140,10 +170,12 @@ class Node(pulumi.ComponentResource):
 
     def _volumes(self) -> list[docker.ContainerVolumeArgs]:
         """What the containers see of the node: the model, volumes of ours, directories of the user's."""
-        facts, model = self.args.facts, self.args.cluster.model
+        facts = self.args.facts
         taken = {mount.key for mount in self.own.mounts}
         return [
-            docker.ContainerVolumeArgs(host_path=facts.path(model), container_path=self.args.model, read_only=True),
+            docker.ContainerVolumeArgs(
+                host_path=self.args.ends[self.name].root, container_path=self.model_root, read_only=True
+            ),
             *(self._volume(role, path) for role, path in vllm_ray.VOLUMES.items() if path not in taken),
             *(
                 docker.ContainerVolumeArgs(
@@ -190,7 +222,7 @@ class Node(pulumi.ComponentResource):
     def container(
         self,
         role: str,
-        command: list[str],
+        command: Sequence[pulumi.Input[str]],
         *,
         upstream: pulumi.Input[str],
         api_key: pulumi.Output[str] | None = None,
@@ -215,6 +247,9 @@ class Node(pulumi.ComponentResource):
             **ownership.labels(args.stack, self.name, role),
             f"{ownership.PREFIX}.upstream": upstream,
         }
+        if role == "serve":  # it has loaded what is in memory: another model is loaded by another container
+            loaded = args.weights.digest or self.weights.digest
+            labels[f"{ownership.PREFIX}.weights"] = pulumi.Output.from_input(loaded).apply(lambda digest: digest[:12])
         made = docker.Container(
             f"{self.name}-{role}",
             name=self.docker_name(role),
@@ -239,7 +274,9 @@ class Node(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions.merge(self.roles, opts),
                 pulumi.ResourceOptions(
-                    delete_before_replace=True, hooks=pulumi.ResourceHookBinding(before_create=[self.claim, *before])
+                    depends_on=[self.weights],
+                    delete_before_replace=True,
+                    hooks=pulumi.ResourceHookBinding(before_create=[self.claim, *before]),
                 ),
             ),
         )

@@ -33,7 +33,7 @@ class Serve(pulumi.ComponentResource):
         super().__init__("dgx-spark-cluster:index:Serve", "serve", None, opts)
         container = head.container(
             "serve",
-            vllm_ray.serve_command(cluster, head.args.model),
+            vllm_ray.serve_command(cluster, head.model),
             # The engine's ranks are actors inside Ray's containers: serve is replaced with any of them.
             upstream=ray.container_ids.apply(lambda ids: " ".join(id_[:12] for id_ in ids)),
             api_key=api_key,

@@ -7,9 +7,13 @@ entrypoint of an image is always overridden: some are driven by environment vari
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from hosts.fabric import Fabric
 from settings import Cluster, Node
+
+ModelPath = TypeVar("ModelPath")
+"""Text, or what becomes text later."""
 
 RAY_DIRECTORY = "/tmp/ray"  # noqa: S108 - Ray's own, inside the container; a volume of ours on the node
 CACHE_DIRECTORY = "/root/.cache"
@@ -44,8 +48,8 @@ def ray_command(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> l
     ]
 
 
-def serve_command(cluster: Cluster, model: str) -> list[str]:
-    """Argument list of `vllm serve` on the head; `model` is the path that all containers have."""
+def serve_command(cluster: Cluster, model: ModelPath) -> list[str | ModelPath]:
+    """Argument list of `vllm serve` on the head; `model` is the path that all containers have, or a promise of it."""
     return [
         "vllm",
         "serve",

@@ -1,18 +1,19 @@
 """Runs on the node that lacks the image, as `python3 -c`: connects to the sender and gives its stream to `docker load`.
 
-Standard library only, Python 3.8 and newer. Started by providers/image_copy.py with one line of JSON on its input:
-`address` and `port` of the sender, and its `token`. Docker reads the socket itself and its words are the output.
-It ends as soon as its input closes, and `docker load` with it.
+Standard library and fabric_link only, Python 3.8 and newer. Started by providers/image_copy.py with one line of JSON on
+its input: `address` and `port` of the sender, and its `token`. Docker reads the socket itself and its words are the
+output. It ends as soon as its input closes, and `docker load` with it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
+
+from hosts.fabric_link import connect
 
 CONNECT_SECONDS = 10.0
 NOT_CONNECTED = 3
@@ -30,16 +31,10 @@ def main() -> None:
     """Receive once."""
     question = json.loads(sys.stdin.readline())
     try:
-        link = socket.create_connection((question["address"], question["port"]), timeout=CONNECT_SECONDS)
+        link = connect((question["address"], question["port"]), question["token"], CONNECT_SECONDS)
     except OSError as error:
         print(error, flush=True)
         os._exit(NOT_CONNECTED)
-    link.settimeout(None)
-    # A sender that vanished (power cut) is noticed within half a minute.
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
-        link.setsockopt(socket.IPPROTO_TCP, option, value)
-    link.sendall(question["token"].encode())
     load = subprocess.Popen(["docker", "load", "--quiet"], stdin=link.fileno(), stderr=subprocess.STDOUT)
     link.close()
     threading.Thread(target=end_with_input, args=(load,), daemon=True).start()

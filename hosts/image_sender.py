@@ -1,9 +1,10 @@
 """Runs on the node that has the image, as `python3 -c`: sends it once over the fabric, without the layers not needed.
 
-Standard library only, Python 3.8 and newer. Started by providers/image_copy.py with one line of JSON on its input:
-`address` to listen on, `token` that the receiver must show, `reference` for `docker save`, `layers` (diff ids, lowest
-first) and `held`, how many of the lowest the target has. It prints `{"port": …}`, twice a second `{"sent": BYTES}`, and
-at last `{"done": BYTES}` or `{"error": TEXT, "of": "save" | "link"}`. It ends as soon as its input closes.
+Standard library and fabric_link only, Python 3.8 and newer. Started by providers/image_copy.py with one line of JSON on
+its input: `address` to listen on, `token` that the receiver must show, `reference` for `docker save`, `layers` (diff
+ids, lowest first) and `held`, how many of the lowest the target has. It prints `{"port": …}`, twice a second
+`{"sent": BYTES}`, and at last `{"done": BYTES}` or `{"error": TEXT, "of": "save" | "link"}`. It ends as soon as its
+input closes.
 
 :func:`without_held` serves archives of the operator's machine too.
 """
@@ -11,7 +12,6 @@ at last `{"done": BYTES}` or `{"error": TEXT, "of": "save" | "link"}`. It ends a
 from __future__ import annotations
 
 import hashlib
-import hmac
 import io
 import json
 import os
@@ -23,14 +23,10 @@ import threading
 import time
 from typing import IO, Any
 
+from hosts.fabric_link import HEARTBEAT_SECONDS, STALL_SECONDS, accept, listen, say
+
 CHUNK = 1 << 16
 """A pipe's worth. Measured: 2 GB/s of one core's time, where chunks of 128 KiB and more cost three times as much."""
-CONNECT_SECONDS = 30.0
-"""From the port's announcement to the receiver's token: one ssh login lies between."""
-TOKEN_SECONDS = 5.0
-STALL_SECONDS = 120.0
-"""The receiver takes no byte for this long: the cable is out, or its disk hangs."""
-HEARTBEAT_SECONDS = 0.5
 
 
 class Counted(io.RawIOBase):
@@ -124,32 +120,6 @@ def without_held(source: IO[bytes], sink: Counted, layers: list[str], held: int)
                     outgoing.addfile(member, content)
 
 
-def say(**words: Any) -> None:
-    """Tell the operator's side."""
-    print(json.dumps(words), flush=True)
-
-
-def accept(server: socket.socket, token: bytes) -> socket.socket:
-    """The one connection that shows the token; others are closed."""
-    deadline = time.monotonic() + CONNECT_SECONDS
-    while True:
-        server.settimeout(max(0.01, deadline - time.monotonic()))
-        link, _ = server.accept()
-        link.settimeout(TOKEN_SECONDS)
-        try:
-            shown = b""
-            while len(shown) < len(token):
-                part = link.recv(len(token) - len(shown))
-                if not part:
-                    break
-                shown += part
-            if hmac.compare_digest(shown, token):
-                return link
-        except OSError:
-            pass
-        link.close()
-
-
 class Work:
     """What must end when the input closes."""
 
@@ -178,9 +148,8 @@ class Work:
 def send(question: dict[str, Any], work: Work) -> dict[str, Any]:
     """Listen, send the image once; what is said at last."""
     address = question["address"]
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.create_server((address, 0), family=family, backlog=1) as server:
+        with listen(address) as server:
             say(port=server.getsockname()[1])
             link = accept(server, question["token"].encode())
     except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hosts import ownership
+from hosts import ownership, weights_plan
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.stale import Stale
@@ -16,7 +16,7 @@ IDLE_MIB = 64
 
 
 def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[Fault]:
-    """All faults that the surveys show, in the order of the nodes."""
+    """All faults that the surveys show, in the order of the nodes; those of the model, which is one for all, last."""
     faults: list[Fault] = []
     for node in cluster.nodes:
         if node.name in surveys:
@@ -27,10 +27,10 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             stale = Stale.of(cluster.of(node), facts)
             faults += _sudo(node, facts, stale, by_hand)
             faults += _occupants(stack, node, facts, stale, by_hand)
-            faults += _files(cluster, node, facts)
+            faults += _mounts(node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             faults += _ports(cluster, stack, node, facts, stale)
-    return faults
+    return faults + list(weights_plan.check(cluster, surveys))
 
 
 def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
@@ -102,15 +102,7 @@ def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: str
         yield Fault(node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {stop}")
 
 
-def _files(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
-    if facts.model.error or not facts.model.config:
-        why = facts.model.error or f"no config.json among its {facts.model.files} files"
-        yield Fault(
-            node.name,
-            f"model directory {facts.path(cluster.model)}: {why}",
-            "put the model there (every node needs it at the same path), or correct `model`"
-            + (f"; models there: {', '.join(facts.models)}" if facts.models else ""),
-        )
+def _mounts(node: Node, facts: Survey) -> Iterator[Fault]:
     for path in facts.missing:
         yield Fault(node.name, f"mount source {path} does not exist", "create it, or correct `mounts`")
 

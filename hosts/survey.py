@@ -10,9 +10,12 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from hosts import model_look
+from hosts.bundle import bundle
 from hosts.facts import Clock, Fact, Hca, Memory, Reached, Room
 from hosts.faults import Fault
 from hosts.images import Image
+from hosts.model_files import ModelFiles
 from hosts.ssh import Connection
 from settings import Cluster, Node
 
@@ -116,14 +119,6 @@ class Unit(Fact):
         return self.active not in ("inactive", "failed")
 
 
-class ModelDirectory(Fact):
-    """The model directory on the node."""
-
-    error: str
-    files: int
-    config: bool
-
-
 class Survey(Fact):
     """All facts of one node."""
 
@@ -137,7 +132,7 @@ class Survey(Fact):
     interfaces: tuple[Interface, ...]
     hcas: tuple[Hca, ...]
     listeners: tuple[Listener, ...]
-    model: ModelDirectory
+    model: ModelFiles
     missing: tuple[str, ...]
     """Configured mount sources that do not exist."""
     devices: tuple[str, ...]
@@ -165,13 +160,20 @@ class Survey(Fact):
         return f"{self.home}{written[1:]}" if written.startswith("~/") else written
 
 
+def script(question: dict[str, Any]) -> str:
+    """What a node's Python runs to answer."""
+    parts = f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}\n{bundle(model_look)}"
+    return f"{parts}\nmain({question!r}, hardware, module.look)\n"
+
+
 def survey(cluster: Cluster, node: Node) -> Survey:
     """Ask one node; raises Fault when it cannot be asked."""
     own = cluster.of(node)
     question = {
         "home": own.home,
         "image": cluster.image,
-        "model": cluster.model,
+        "model": cluster.model_path,
+        "revision": cluster.weights.revision,
         "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
         "paths": [mount.source for mount in own.mounts],
         "devices": list(own.devices),
@@ -179,9 +181,8 @@ def survey(cluster: Cluster, node: Node) -> Survey:
         "sudo": ["sysctl"] if own.drop_page_cache else [],
     }
     connection = Connection.of(cluster, node)
-    script = f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}\nmain({question!r}, hardware)\n"
     asked = time.time()
-    done = connection.run("python3", "-", stdin=script, timeout=cluster.deadlines.survey)
+    done = connection.run("python3", "-", stdin=script(question), timeout=cluster.deadlines.survey)
     answered = time.time()
     try:
         found = Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])

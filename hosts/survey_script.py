@@ -228,23 +228,20 @@ def exists(path: str) -> bool:
     return os.path.exists(path)  # noqa: PTH110
 
 
-def main(question: dict[str, Any], hardware: Callable[[str, str], dict[str, Any]]) -> None:
-    """Print the answer to `question`: keys image, model, paths, devices, ports, units, sudo and home.
+def main(
+    question: dict[str, Any],
+    hardware: Callable[[str, str], dict[str, Any]],
+    look: Callable[[str, str], dict[str, Any]],
+) -> None:
+    """Print the answer to `question`: keys image, model, revision, paths, devices, ports, units, sudo and home.
 
-    `hardware` is the second part.
+    `hardware` and `look` are those of hosts/survey_hardware.py and hosts/model_look.py, which are sent along.
     """
     home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
 
     def at_home(path: str) -> str:
         return home + path[1:] if path.startswith("~/") else path
 
-    model = Path(at_home(question["model"]))
-    try:
-        files = len(list(model.iterdir()))
-    except OSError as error:
-        files, unreadable = 0, error.strerror or str(error)
-    else:
-        unreadable = ""
     stale = units(question["units"])
     print(
         json.dumps(
@@ -258,15 +255,11 @@ def main(question: dict[str, Any], hardware: Callable[[str, str], dict[str, Any]
                 "listeners": listeners(question["ports"]),
                 "units": stale,
                 "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
-                "model": {
-                    "error": unreadable,
-                    "files": files,
-                    "config": exists(str(model / "config.json")),
-                },
+                "model": look(at_home(question["model"]), question["revision"]),
                 "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
                 "devices": [path for path in question["devices"] if exists(path)],
                 "home": home,
-                **hardware(engine.get("root", ""), str(model)),
+                **hardware(engine.get("root", ""), at_home(question["model"])),
             }
         )
     )

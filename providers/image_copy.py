@@ -8,19 +8,19 @@ import secrets
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hosts import image_receiver, image_sender
+from hosts import fabric_link, image_receiver, image_sender
+from hosts.bundle import program
 from hosts.faults import Fault
 from hosts.image_stock import FACTOR, Stock, check_room, layer_sizes, missing_bytes, stock
 from hosts.images import Image, is_tag
 from hosts.ssh import Connection
 from providers import progress
-from providers.transfer import END_SECONDS, Meter, follow, started
+from providers.transfer import END_SECONDS, Meter, ask, follow, started
 
-SENDER = Path(image_sender.__file__).read_text()
-RECEIVER = Path(image_receiver.__file__).read_text()
+SENDER = program(fabric_link, image_sender)
+RECEIVER = program(fabric_link, image_receiver)
 
 
 class NotConnected(Fault):
@@ -93,7 +93,7 @@ def _stream(source: Source, target: Connection, name: str, image: Image, lowest:
     with contextlib.ExitStack() as ends:
         sender = ends.enter_context(started(source.connection, "python3", "-u", "-c", SENDER))
         question = {"reference": name, "layers": image.layers, "held": lowest, "token": token}
-        _ask(sender, {**question, "address": source.address})
+        ask(sender, {**question, "address": source.address})
         receiver: subprocess.Popen[str] | None = None
         words: dict[str, Any] = {}
         said: list[str] = []
@@ -105,7 +105,7 @@ def _stream(source: Source, target: Connection, name: str, image: Image, lowest:
                 continue
             if "port" in words and receiver is None:
                 receiver = ends.enter_context(started(target, "python3", "-u", "-c", RECEIVER))
-                _ask(receiver, {"address": source.address, "port": words["port"], "token": token})
+                ask(receiver, {"address": source.address, "port": words["port"], "token": token})
             meter.update(words.get("sent", 0))
             if receiver and receiver.poll() and "error" not in words:
                 break  # the target's Docker is done with it: its words say why
@@ -144,10 +144,3 @@ def _judge(
         raise Refused(target.node, "docker load failed", f"look at it: {target.by_hand()}", "".join(loaded))
     if "done" not in words:
         raise Fault(source.connection.node, "the copy broke off", look, str(words.get("error") or "".join(said)))
-
-
-def _ask(process: subprocess.Popen[str], question: Mapping[str, Any]) -> None:
-    assert process.stdin  # noqa: S101 - opened as a pipe
-    with contextlib.suppress(OSError):  # one that ended at once says why in its output
-        process.stdin.write(json.dumps(question) + "\n")
-        process.stdin.flush()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from hosts.faults import Fault
 from hosts.image_sender import Counted
@@ -40,7 +42,9 @@ def started(connection: Connection, *argv: str) -> Iterator[subprocess.Popen[str
             process.wait()
 
 
-def follow(connection: Connection, process: subprocess.Popen[str], status: Callable[[], str]) -> Iterator[str]:
+def follow(
+    connection: Connection, process: subprocess.Popen[str], status: Callable[[], str], what: str = "the image"
+) -> Iterator[str]:
     """The command's lines as they come, to its end, with a passing status meanwhile.
 
     Raises:
@@ -50,7 +54,7 @@ def follow(connection: Connection, process: subprocess.Popen[str], status: Calla
     shown = time.monotonic()
     while True:
         if CANCELLED.is_set():
-            raise Fault(connection.node, "interrupted while the image was on its way", "run it again: pulumi up")
+            raise Fault(connection.node, f"interrupted while {what} was on its way", "run it again: pulumi up")
         with contextlib.suppress(queue.Empty):
             line = heard.get(timeout=POLL_SECONDS)
             if line is None:
@@ -99,6 +103,14 @@ class Meter:
     def last(self) -> str:
         """What was achieved."""
         return f"{self.what}: {amount(self.sent)} sent in {self.seconds:.1f} s ({self.rate}/s)"
+
+
+def ask(process: subprocess.Popen[str], question: Mapping[str, Any]) -> None:
+    """Give a started script its one line of JSON."""
+    assert process.stdin  # noqa: S101 - opened as a pipe
+    with contextlib.suppress(OSError):  # one that ended at once says why in its output
+        process.stdin.write(json.dumps(question) + "\n")
+        process.stdin.flush()
 
 
 def feed(connection: Connection, argv: tuple[str, ...], write: Callable[[Counted], None], meter: Meter) -> list[str]:

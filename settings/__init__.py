@@ -10,6 +10,7 @@ from settings.cluster import Cluster, Deadlines, Node, Ray
 from settings.fields import SettingsError
 from settings.host import Mount, Overridable, Ulimit
 from settings.reading import parse, parse_secrets
+from settings.weights import Weights
 
 __all__ = [
     "NEEDED_UNITS",
@@ -22,6 +23,7 @@ __all__ = [
     "Ray",
     "SettingsError",
     "Ulimit",
+    "Weights",
     "parse",
     "parse_secrets",
 ]

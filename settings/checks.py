@@ -6,7 +6,6 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from settings.fields import Place
@@ -118,7 +117,7 @@ def cluster_faults(cluster: Cluster) -> Faults:
         yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
     for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
         for index, mount in enumerate(host.mounts):
-            if mount.key == str(PurePosixPath(cluster.model)):
+            if mount.key == cluster.model_root:
                 yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
     if cluster.image_build and cluster.image_archive:
         yield ("image_build",), "image_archive is another source of the same image: remove one of them"

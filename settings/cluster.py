@@ -9,8 +9,23 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from settings.checks import cluster_faults, node_faults
-from settings.fields import Address, ContradictionError, Image, Line, Model, Name, NodePath, Port, Seconds, Ssh
+from settings.fields import (
+    Address,
+    ContradictionError,
+    Image,
+    Line,
+    Model,
+    ModelPlace,
+    Name,
+    Port,
+    Seconds,
+    Ssh,
+)
 from settings.host import Overridable
+from settings.weights import Weights
+
+HUB_ENTRY = re.compile(r"(?P<root>.*/models--.+?--(?P<name>[^/]+))(?:/snapshots/[^/]+)?/?$")
+"""An entry of the hub's cache, or a snapshot in it."""
 
 
 class Deadlines(Model):
@@ -118,10 +133,14 @@ class Cluster(Overridable):
     others copy from that over the fabric. Without it the image is pulled."""
     image_build: ImageBuild | None = None
     """Build the image instead of pulling or loading it; `image` is the tag it gets. Pulled or loaded when unset."""
-    model: NodePath
-    """Model directory, the same path on every node, or `~/…` in each node's `home`."""
+    model: ModelPlace
+    """Model directory, the same path on every node or `~/…` in each node's `home`; or an entry of the hub's cache
+    (`…/models--ORG--NAME`, also with `/snapshots/COMMIT`); or `ORG/NAME`, which is downloaded once where no node has
+    it. One node that has it is enough: the others copy it over the fabric."""
+    weights: Weights = Weights()
+    """How the model gets onto the nodes."""
     served_model_name: Line | None = None
-    """Name the API answers to; the directory's name when unset."""
+    """Name the API answers to; the model's name when unset."""
     tensor_parallel_size: Annotated[int, Field(ge=1)] | None = None
     """Ranks a layer is split over; all GPUs (divided by the pipeline size) when unset."""
     pipeline_parallel_size: Annotated[int, Field(ge=1)] = 1
@@ -165,7 +184,26 @@ class Cluster(Overridable):
     @property
     def model_name(self) -> str:
         """Model name in force at the API."""
-        return self.served_model_name or PurePosixPath(self.model).name
+        entry = HUB_ENTRY.match(self.model)
+        return self.served_model_name or (entry["name"] if entry else PurePosixPath(self.model).name)
+
+    @property
+    def hub_name(self) -> str | None:
+        """Name of the model at the hub, None where `model` is a path."""
+        return None if self.model.startswith(("/", "~")) else self.model
+
+    @property
+    def model_path(self) -> str:
+        """Where the model is on each node, as the settings write it; a hub name's entry in the cache."""
+        if self.hub_name is None:
+            return self.model
+        return f"{self.weights.download_to.rstrip('/')}/models--{self.hub_name.replace('/', '--')}"
+
+    @property
+    def model_root(self) -> str:
+        """Directory that the containers see: the model's own, or the entry of a hub cache with all its blobs."""
+        entry = HUB_ENTRY.match(self.model_path)
+        return entry["root"] if entry else str(PurePosixPath(self.model_path))
 
     def node(self, name: str) -> Node:
         """The node of that name; KeyError if there is none."""

@@ -48,6 +48,10 @@ Address = Annotated[
 ]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:\x00-\x1f]*$")]
 NodePath = Annotated[str, StringConstraints(pattern=r"^~?/[^:\x00-\x1f]*$")]
+ModelPlace = Annotated[
+    str, StringConstraints(pattern=r"^(~?/[^:\x00-\x1f]*|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)$")
+]
+"""A path on the nodes, or the name of a model at the hub."""
 InterfaceName = Annotated[str, StringConstraints(pattern=r"^[^\s/:,]{1,15}$")]
 HcaName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 UnitName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]{1,240}\.(service|socket|timer|path|target)$")]
@@ -66,7 +70,8 @@ ALLOWED = {
     "jump": "must be the name of another node",
     "ssh": "must be user@host[:port], an alias of the ssh configuration, or local",
     "image": "must be an image reference such as name@sha256:…",
-    "model": "must be an absolute path on the nodes, or one in the home directory: ~/…",
+    "model": "must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/NAME",
+    "download_to": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "source": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "target": "must be an absolute path in the containers",
     "devices": "must be an absolute path on the nodes",

@@ -8,7 +8,7 @@ from typing import Any
 
 from settings.cluster import Cluster, Node
 from settings.host import Overridable
-from settings.schema import FOR_ALL_CONTAINERS, FOR_CLIENTS, PROJECT, stack_schema
+from settings.schema import FOR_ALL_CONTAINERS, FOR_CLIENTS, FOR_THE_HUB, PROJECT, stack_schema
 
 HEAD = f"""# Settings
 
@@ -21,6 +21,7 @@ Unknown settings are refused, and a wrong value is named by its path. `–` as d
 |---|---|---|---|
 | `{PROJECT}:apiKey` | secret | none | {FOR_CLIENTS} |
 | `{PROJECT}:secretEnvironment` | mapping of secrets | none | {FOR_ALL_CONTAINERS} |
+| `{PROJECT}:hubToken` | secret | none | {FOR_THE_HUB} |
 """
 
 

@@ -20,6 +20,10 @@ FOR_ALL_CONTAINERS = (
     "Secret environment of all containers, over `environment`: `pulumi config set --secret --path "
     "secretEnvironment.HF_TOKEN`. In Pulumi's state it is encrypted; on the node whoever may use Docker can read it."
 )
+FOR_THE_HUB = (
+    "Token for a model that is downloaded from the hub, if it needs one: `pulumi config set --secret hubToken`. Only "
+    "the download gets it, not the engine."
+)
 
 
 def stack_schema() -> dict[str, Any]:
@@ -46,6 +50,7 @@ def stack_schema() -> dict[str, Any]:
                     f"{PROJECT}:cluster": {"$ref": "#/$defs/Cluster"},
                     f"{PROJECT}:apiKey": {"description": FOR_CLIENTS, **SECURE},
                     f"{PROJECT}:secretEnvironment": environment,
+                    f"{PROJECT}:hubToken": {"description": FOR_THE_HUB, **SECURE},
                 },
                 "patternProperties": {f"^(?!{PROJECT}:)[^:]+:.+$": {"description": "Configuration of Pulumi itself."}},
                 "required": [f"{PROJECT}:cluster"],

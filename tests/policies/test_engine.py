@@ -38,7 +38,7 @@ def survey(address):
             listeners=[], missing=[], devices=["/dev/infiniband"],
             docker=dict(image={image_id!r} and dict(Id={image_id!r})),
             interfaces=[dict(name="enp1s0f1np1", addresses=[address], mtu=9000, speed=200000)],
-            model=dict(error="", files=3, config=True),
+            model=dict(files={{"config.json": 2}}),
         )
     )
 

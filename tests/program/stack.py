@@ -99,6 +99,11 @@ class Answers(mocks.Mocks):
         if args.typ.endswith(":NodeImage"):
             outs["image_id"] = outs.get("image_id") or IMAGE_ID
             outs["identity"] = outs.get("identity") or "1f" * 32
+        if args.typ.endswith(":ModelWeights") and outs.get("download"):
+            below = "snapshots/" + "4" * 40
+            outs |= {"below": below, "digest": "d" * 64}
+            outs["offer"] = {"blobs/aa": {"size": 9, "found": None, "from": outs["connection"]["node"]}}
+            outs["offered_links"] = {f"{below}/config.json": "../../blobs/aa"}
         if args.typ.endswith(":GpuGate"):
             outs["ray"] = "2.53.0"
         if args.typ.endswith(":ImageGate"):
@@ -176,6 +181,7 @@ class Program:
         faults: tuple[Fault, ...] = (),
         key: str | None = None,
         secrets: object = None,
+        hub_token: str | None = None,
         encrypted: bool = True,
         destroying: bool = False,
         image: Contents | None = None,
@@ -198,8 +204,10 @@ class Program:
         mocks.set_mocks(Answers(), project=PROJECT, stack=STACK, logger=logger, monitor=monitor)
         config = {f"{PROJECT}:cluster": value if isinstance(value, str) else json.dumps(value)}
         config |= {f"{PROJECT}:apiKey": key} if key else {}
+        config |= {f"{PROJECT}:hubToken": hub_token} if hub_token else {}
         config |= {f"{PROJECT}:secretEnvironment": json.dumps(secrets)} if secrets is not None else {}
-        set_all_config(config, [f"{PROJECT}:apiKey", f"{PROJECT}:secretEnvironment"] if encrypted else [])
+        secret = [f"{PROJECT}:{name}" for name in ("apiKey", "secretEnvironment", "hubToken")]
+        set_all_config(config, secret if encrypted else [])
 
         def program() -> pulumi.Output[Any]:
             stack: Any = pulumi.runtime.get_root_resource()

@@ -41,6 +41,8 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
         "Host spark-1",
         "Host spark-2",
         "ImageGate image",
+        "ModelWeights spark-1",
+        "ModelWeights spark-2",
         "Node spark-1",
         "Node spark-2",
         "NodeImage spark-1",
@@ -78,6 +80,7 @@ def test_containers_wait_for_the_host_and_image_of_their_node(up: Outcome) -> No
         node = one.labels[f"{PREFIX}.node"]
         assert up.reaches(one, up[f"Host {node}"])
         assert up.reaches(one, up[f"NodeImage {node}"])
+        assert up.reaches(one, up[f"ModelWeights {node}"])
 
 
 def test_everything_in_docker_is_pinned_to_its_own_node(up: Outcome) -> None:
@@ -107,8 +110,8 @@ def test_everything_in_docker_is_labelled_as_ours(up: Outcome) -> None:
 
 def test_what_is_on_a_node_goes_with_its_host(up: Outcome) -> None:
     """One dead node spares the others on destroy."""
-    for one in up.of(CONTAINER) + up.of(VOLUME) + up.of(":NodeImage"):
-        node = one.name if one.type.endswith("NodeImage") else one.labels[f"{PREFIX}.node"]
+    for one in up.of(CONTAINER) + up.of(VOLUME) + up.of(":NodeImage") + up.of(":ModelWeights"):
+        node = one.name if one.name in ("spark-1", "spark-2") else one.labels[f"{PREFIX}.node"]
         assert one.deleted_with == up[f"Host {node}"].urn
     for gate in up.of("Gate"):
         assert gate.deleted_with == up["Host spark-1"].urn

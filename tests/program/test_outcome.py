@@ -192,7 +192,7 @@ def test_absent_archive_is_one_error(program: Program) -> None:
 
 
 def test_destroy_registers_nothing_and_is_not_stopped_by_preflight(program: Program) -> None:
-    taken = survey(1, gpus=[], missing=["/a"], model={"error": "gone", "files": 0, "config": False})
+    taken = survey(1, gpus=[], missing=["/a"], model={"error": "gone"})
     found = program.run(facts={"spark-1": taken, "spark-2": survey(2)}, destroying=True)
     assert (found.exit_code, found.errors, found.resources) == (0, [], [])
 

@@ -81,6 +81,22 @@ def inspected(id_: str = IMAGE_ID, *layers: str, **config: Any) -> dict[str, Any
     }
 
 
+def model(**changes: Any) -> dict[str, Any]:
+    """The model of the field case as hosts/model_look.py prints it, complete: two shards stand for many."""
+    return {
+        "error": "",
+        "exists": True,
+        "below": "",
+        "weights": True,
+        "files": {"config.json": 2000, **{f"model-0000{n}-of-00002.safetensors": 5_000_000_000 for n in (1, 2)}},
+        "links": {},
+        "outside": {},
+        "lacks": {},
+        "free": 900_000_000_000,
+        "writable": True,
+    } | changes
+
+
 def spark(number: int, **changes: Any) -> dict[str, Any]:
     """What the survey script prints on a Spark: port f1 of the QSFP cage in use, its twin up without an address."""
     return {
@@ -102,7 +118,7 @@ def spark(number: int, **changes: Any) -> dict[str, Any]:
             hca("rocep1s0f1", "enp1s0f1np1"),
         ],
         "listeners": [],
-        "model": {"error": "", "files": 127, "config": True},
+        "model": model(),
         "missing": [],
         "devices": ["/dev/infiniband"],
         "home": "/home/aurora",

@@ -21,12 +21,12 @@ def test_good_nodes_are_decided_without_a_word() -> None:
 
 
 def test_faults_of_node_image_and_fabric_come_together() -> None:
-    """One run tells of the missing model, of two images under one name, and of no shared subnet."""
+    """One run tells of a model that cannot be read, of two images under one name, and of no shared subnet."""
     other: dict[str, Any] = {"version": "28", "image": inspected("sha256:" + "2e" * 32), "containers": []}
     lonely = [interface("enp1s0f1np1", "172.16.0.1/24")]
-    absent = {"error": "No such file or directory", "files": 0, "config": False}
+    closed = {"error": "Permission denied"}
     found = look(
-        cluster(), STACK, {"spark-1": survey(1), "spark-2": survey(2, docker=other, interfaces=lonely, model=absent)}
+        cluster(), STACK, {"spark-1": survey(1), "spark-2": survey(2, docker=other, interfaces=lonely, model=closed)}
     )
     assert [fault.cause.split(":")[0] for fault in found.faults] == [
         "model directory /srv/models/Qwen3.5-122B-A10B-FP8",

@@ -23,8 +23,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts import image_receiver, image_sender
+from hosts import fabric_link, image_receiver, image_sender
 from hosts.image_sender import Counted, chain_ids, without_held
+from providers.image_copy import SENDER
 from tests.samples.archives import Saved, legacy, oci
 from tests.unit.fake_docker import FakeDocker, says
 
@@ -33,7 +34,7 @@ IMAGE = "vllm:1"
 TOKEN = "c" * 64
 
 
-@pytest.mark.parametrize("script", [image_sender, image_receiver])
+@pytest.mark.parametrize("script", [fabric_link, image_sender, image_receiver])
 def test_scripts_are_of_the_python_that_nodes_have(script: ModuleType) -> None:
     ast.parse(Path(str(script.__file__)).read_text(), feature_version=(3, 8))
 
@@ -105,7 +106,7 @@ def started(**question: Any) -> Iterator[subprocess.Popen[str]]:
     """A sender on loopback."""
     asked = {"address": "127.0.0.1", "token": TOKEN, "reference": IMAGE, "layers": [], "held": 0} | question
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", Path(image_sender.__file__).read_text()],
+        [sys.executable, "-u", "-c", SENDER],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdin

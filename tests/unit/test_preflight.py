@@ -59,8 +59,10 @@ def test_docker_that_cannot_grant_gpus_is_named(ways: list[str] | None, count: i
 
 
 def test_models_that_are_there_are_named_beside_the_one_that_is_not() -> None:
-    absent = {"error": "No such file or directory", "files": 0, "config": False}
-    assert "models there: Qwen3, gpt-oss" in only(faults(model=absent, models=["Qwen3", "gpt-oss"])).remedy
+    absent: dict[str, Any] = {"model": {"exists": False}, "models": ["Qwen3", "gpt-oss"]}
+    found = check(cluster(), STACK, {f"spark-{number}": survey(number, **absent) for number in (1, 2)})
+    assert [fault.node for fault in found] == ["spark-1", "spark-2"]
+    assert all(fault.remedy.endswith("; models there: Qwen3, gpt-oss") for fault in found)
 
 
 def test_missing_gpu_is_named_with_the_drivers_words() -> None:
@@ -121,7 +123,10 @@ def test_what_preparation_will_stop_is_no_fault_whatever_it_holds() -> None:
 
 
 def test_stale_container_is_left_where_the_settings_do_not_name_it() -> None:
-    holder = {"gpu_processes": [occupant(container="s" * 64)], "docker": docker(container("reranker", "s", stack=None))}
+    holder: dict[str, Any] = {
+        "gpu_processes": [occupant(container="s" * 64)],
+        "docker": docker(container("reranker", "s", stack=None)),
+    }
     assert "container reranker" in only(faults(cluster(stale_containers=[]), **holder)).cause
 
 
@@ -146,14 +151,10 @@ def test_own_processes_and_an_idle_desktop_hold_no_gpu() -> None:
     assert faults(gpu_processes=[occupant(container="s" * 64), desktop], docker=ours) == []
 
 
-def test_absent_model_directory_is_named() -> None:
-    fault = only(faults(number=2, model={"error": "No such file or directory", "files": 0, "config": False}))
+def test_model_directory_that_cannot_be_read_is_named() -> None:
+    fault = only(faults(number=2, model={"error": "Permission denied: /srv", "exists": True}))
     assert fault.node == "spark-2"
-    assert "/srv/models/Qwen3.5-122B-A10B-FP8: No such file or directory" in fault.cause
-
-
-def test_model_directory_without_configuration_is_named() -> None:
-    assert "no config.json among its 3 files" in only(faults(model={"error": "", "files": 3, "config": False})).cause
+    assert "/srv/models/Qwen3.5-122B-A10B-FP8: Permission denied: /srv" in fault.cause
 
 
 def test_absent_mount_source_is_named() -> None:

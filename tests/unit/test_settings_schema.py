@@ -63,7 +63,7 @@ def test_secrets_and_what_pulumi_writes_are_valid() -> None:
         {"restart": "never"},
         {"environment": {"A-B": "1"}},
         {"environment": {"A": 1}},
-        {"model": "models/x"},
+        {"model": "models"},
         {"ray": {"dashbord": True}},
         {"mounts": [{"source": "/a"}]},
     ],

@@ -17,12 +17,12 @@ import pytest
 
 from hosts import survey as module
 from hosts.faults import Fault
-from hosts.survey import HARDWARE, SCRIPT, Survey, dump, survey, survey_all
+from hosts.survey import Survey, dump, script, survey, survey_all
 from tests.samples import IMAGE_ID, MINIMAL, cluster, spark
 from tests.samples import survey as recorded
 
 QUESTION: dict[str, Any] = {
-    "image": "none:1", "model": "/nowhere", "ports": [], "paths": [], "devices": [], "home": None,
+    "image": "none:1", "model": "/nowhere", "revision": "main", "ports": [], "paths": [], "devices": [], "home": None,
     "units": [], "sudo": [],
 }  # fmt: skip
 
@@ -30,8 +30,7 @@ QUESTION: dict[str, Any] = {
 def run(tmp_path: Path, *, before: str = "", **question: Any) -> dict[str, Any]:
     """What the script prints on this machine, where Docker's socket is absent."""
     absent = f"DOCKER_SOCKET = {str(tmp_path / 'docker.sock')!r}"
-    parts = f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}"
-    source = f"{parts}\n{absent}\n{before}\nmain({QUESTION | question!r}, hardware)\n"
+    source = script(QUESTION | question).replace("\nmain(", f"\n{absent}\n{before}\nmain(")
     done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
@@ -59,7 +58,7 @@ def test_script_runs_here_and_its_answer_is_a_survey(tmp_path: Path) -> None:
     assert (found.hostname, found.architecture) == (socket.gethostname(), platform.machine())
     assert found.cpus == os.cpu_count()
     assert found.docker.error.startswith("Docker does not answer")
-    assert found.model.error == "No such file or directory"
+    assert (found.model.exists, found.model.error) == (False, "")
 
 
 def test_node_without_docker_says_so(tmp_path: Path) -> None:
@@ -68,7 +67,7 @@ def test_node_without_docker_says_so(tmp_path: Path) -> None:
 
 
 def test_script_needs_no_newer_python_than_a_node_has() -> None:
-    ast.parse(f"{SCRIPT.read_text()}\n{HARDWARE.read_text()}", feature_version=(3, 8))
+    ast.parse(script(QUESTION), feature_version=(3, 8))
 
 
 def test_model_mounts_and_devices_are_looked_at(tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_model_mounts_and_devices_are_looked_at(tmp_path: Path) -> None:
     found = Survey.model_validate(
         run(tmp_path, model=str(tmp_path), paths=["/nowhere", "/"], devices=["/dev/null", "/dev/nowhere"])
     )
-    assert (found.model.error, found.model.files, found.model.config) == ("", 1, True)
+    assert (found.model.error, found.model.files) == ("", {"config.json": 2})
     assert found.missing == ("/nowhere",)
     assert found.devices == ("/dev/null",)
 
@@ -84,7 +83,7 @@ def test_model_mounts_and_devices_are_looked_at(tmp_path: Path) -> None:
 def test_model_that_is_a_file_is_no_directory(tmp_path: Path) -> None:
     file = tmp_path / "model"
     file.touch()
-    assert run(tmp_path, model=str(file))["model"] == {"error": "Not a directory", "files": 0, "config": False}
+    assert run(tmp_path, model=str(file))["model"]["error"] == f"Not a directory: {file}"
 
 
 @pytest.mark.parametrize("place", ["model", "mount"])
@@ -97,7 +96,7 @@ def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path:
     question = {"model": str(closed)} if place == "model" else {"paths": [str(closed / "inner")]}
     found = run(tmp_path, before="os.geteuid() or os.setuid(65534)  # root may read everything", **question)
     if place == "model":
-        assert found["model"] == {"error": "Permission denied", "files": 0, "config": False}
+        assert found["model"]["error"] == f"Permission denied: {closed}"
     else:
         assert found["missing"] == [str(closed / "inner")]
 
@@ -220,12 +219,14 @@ LOCAL = [{"name": "spark-1", "ssh": "local"}]
 
 def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
     local_script.write_text(
-        f"import json\ndef main(q, _): print('login banner'); print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
+        "import json\ndef main(q, *_): print('login banner'); "
+        f"print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
     )
     found = cluster(nodes=LOCAL, mounts=[{"source": "/srv/hf", "target": "/hf"}], image="one:1", model="/srv/it's")
     assert ast.literal_eval(survey(found, found.head).hostname) == {
         "image": "one:1",
         "model": "/srv/it's",
+        "revision": "main",
         "ports": [30000, 6379],
         "paths": ["/srv/hf"],
         "devices": ["/dev/infiniband"],
@@ -236,7 +237,7 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
 
 
 def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None:
-    local_script.write_text("def main(q, _): raise SystemExit('no such thing')")
+    local_script.write_text("def main(q, *_): raise SystemExit('no such thing')")
     found = cluster(nodes=LOCAL)
     with pytest.raises(Fault, match="the survey failed with exit code 1") as caught:
         survey(found, found.head)
@@ -244,14 +245,14 @@ def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None
 
 
 def test_slow_node_is_bounded_by_its_deadline(local_script: Path) -> None:
-    local_script.write_text("import time\ndef main(q, _): time.sleep(600)")
+    local_script.write_text("import time\ndef main(q, *_): time.sleep(600)")
     found = cluster(nodes=LOCAL, deadlines={"survey": 0.3})
     with pytest.raises(Fault, match="did not answer within"):
         survey(found, found.head)
 
 
 def test_each_node_gives_facts_or_a_fault(local_script: Path) -> None:
-    local_script.write_text(f"import json\ndef main(q, _): print(json.dumps({spark(1)!r}))")
+    local_script.write_text(f"import json\ndef main(q, *_): print(json.dumps({spark(1)!r}))")
     dead = {"name": "spark-2", "ssh": "nobody@127.0.0.1:1"}  # tcpmux: nothing listens there
     facts, faults = survey_all(cluster(nodes=[*LOCAL, dead], ssh_config="/dev/null"))
     assert {name: one.docker.image_id for name, one in facts.items()} == {"spark-1": IMAGE_ID}
@@ -261,7 +262,7 @@ def test_each_node_gives_facts_or_a_fault(local_script: Path) -> None:
 def test_home_is_the_users_or_the_given_one(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     found = Survey.model_validate(run(tmp_path, home=str(tmp_path), model="~/models", paths=["~/models", "~/absent"]))
-    assert (found.model.error, found.missing) == ("", (f"{tmp_path}/absent",))
+    assert (found.model.exists, found.missing) == (True, (f"{tmp_path}/absent",))
     assert (found.path("~/models"), found.path("/opt/m")) == (f"{tmp_path}/models", "/opt/m")
     assert run(tmp_path)["home"] == str(Path.home())
 
@@ -270,7 +271,7 @@ def test_each_node_is_asked_for_what_is_in_force_on_it(monkeypatch: pytest.Monke
     asked: list[str] = []
 
     def answer(_self: object, *_argv: str, stdin: str, **_options: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(stdin.rpartition("main(")[2].replace(", hardware", ""))
+        asked.append(stdin.rpartition("main(")[2].rpartition(", hardware")[0])
         return subprocess.CompletedProcess([], 0, json.dumps(spark(1)))
 
     monkeypatch.setattr("hosts.ssh.Connection.run", answer)
@@ -280,7 +281,7 @@ def test_each_node_is_asked_for_what_is_in_force_on_it(monkeypatch: pytest.Monke
     found = cluster(nodes=[first, second | own])
     for node in found.nodes:
         survey(found, node)
-    questions = [ast.literal_eval(text.strip().removesuffix(")")) for text in asked]
+    questions = [ast.literal_eval(text) for text in asked]
     assert [(len(one["units"]), one["sudo"]) for one in questions] == [(4, []), (1, ["sysctl"])]
     assert [(one["paths"], one["devices"], one["home"]) for one in questions] == [
         ([], ["/dev/infiniband"], None),

@@ -1,0 +1,23 @@
+"""Modules of this package as one text for `python3 -c` on a node, where the package is not installed."""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+
+DEFINE = """import sys, types
+for name, source in {sources!r}:
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(source, name, "exec"), module.__dict__)
+"""
+
+
+def bundle(*modules: ModuleType) -> str:
+    """A text that defines the modules under their names, in this order; they may import those before them."""
+    sources = [("hosts", ""), *((module.__name__, inspect.getsource(module)) for module in modules)]
+    return DEFINE.format(sources=sources)
+
+
+def program(*modules: ModuleType) -> str:
+    """A text that runs the last module's main(); it may import those before it."""
+    return f"{bundle(*modules)}module.main()\n"

@@ -1,0 +1,214 @@
+"""Runs on a node as a part of the survey, read-only: which files of the model are there, whole and reachable.
+
+Standard library only, Python 3.8 and newer. Costs a stat per file and the head of each shard; no weights are read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+PARTIAL = ".dgx-spark-part"
+"""End of the name of a file that is on its way (hosts/weights_receiver.py)."""
+LEDGER = ".dgx-spark-cluster"
+"""Names of the files below the mounted directory that this program brought; a destroy may remove them."""
+HEADER_LIMIT = 100_000_000
+"""Longest header of a safetensors file, its reference implementation's limit."""
+WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf)$")
+READ = re.compile(r"\.(safetensors|bin|pt|pth|gguf|json|txt|model(\.v\d+)?|tiktoken|jinja|py|ya?ml)$")
+"""What an engine reads of a model's directory; a README or a log that someone left there is no part of the model."""
+NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
+OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
+"""End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
+BEGIN = re.compile(rb'"data_offsets":\[\d+$')
+"""What stands before the end of a tensor's data."""
+
+
+def whole_size(path: str) -> int | None:
+    """Bytes that a safetensors file has when it is whole, by its own header; None if it has no header.
+
+    Format: 8 bytes with the header's length, little-endian; the header, JSON; the tensors' data, without gaps.
+    """
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= HEADER_LIMIT:
+            return None
+        header = file.read(length)
+        size = os.fstat(file.fileno()).st_size
+    end = size - 8 - length
+    last = header.find(b",%d]" % end)
+    if header.startswith(b"{") and BEGIN.search(header, max(0, last - 60), last) and b":[%d," % end not in header:
+        return size  # a tensor ends here and none begins: found in a tenth of the time that all offsets take
+    if len(header) < length:
+        # The header itself is cut off: more is missing than it could tell.
+        return 8 + length
+    if not header.startswith(b"{"):
+        return None
+    return 8 + length + max(map(int, OFFSETS.findall(header)), default=0)
+
+
+def locate(path: str, revision: str) -> tuple[str, str, str]:
+    """Directory to mount, the model's directory below it, and the file that names the revision (or empty).
+
+    In an entry of the Hugging Face hub's cache, `models--ORG--NAME`, the files of a snapshot are links into blobs/
+    beside it: the whole entry is mounted, so that they resolve.
+    """
+    path = os.path.normpath(path)
+    entry = re.match(r"(?P<root>.*/models--[^/]+)(/snapshots/(?P<commit>[^/]+))?$", path)
+    if not entry:
+        return path, "", ""
+    root, commit, ref = entry["root"], entry["commit"], ""
+    if not commit:
+        ref = "refs/" + revision
+        try:
+            commit = Path(root, ref).read_text().strip()
+        except OSError:
+            commit, ref = revision, ""
+    return root, "snapshots/" + commit, ref
+
+
+class Look:
+    """One look at a model: what is found is collected in attributes."""
+
+    def __init__(self, root: str, below: str) -> None:
+        self.root = root
+        self.top = os.path.join(root, below) if below else root
+        self.below = below
+        self.files = {}  # type: dict[str, int]
+        self.links = {}  # type: dict[str, str]
+        self.outside = {}  # type: dict[str, str]
+        self.lacks = {}  # type: dict[str, dict[str, Any]]
+
+    def walk(self) -> None:
+        """List files and links below the model's directory, without hidden ones; raises OSError."""
+        for folder, folders, names in os.walk(self.top, onerror=_raise):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in names + folders:
+                path = os.path.join(folder, name)
+                if name.startswith("."):
+                    continue
+                if os.path.islink(path) and (name in folders or READ.search(name)):
+                    self.link(path)
+                elif name not in folders and READ.search(name):
+                    self.files[self.relative(path)] = os.stat(path).st_size
+
+    def relative(self, path: str) -> str:
+        """A path as it is below the mounted directory."""
+        return os.path.relpath(path, self.root)
+
+    def link(self, path: str) -> None:
+        """Follow a link; it must stay inside what is mounted."""
+        name, place = self.relative(path), path
+        for _ in range(8):  # a link to a link, not a circle
+            target = os.readlink(place)
+            self.links[self.relative(place)] = target
+            # Not realpath: in the container there is the path as it is written, nothing above the mount.
+            place = os.path.normpath(os.path.join(os.path.dirname(place), target))
+            if not place.startswith(self.root + "/"):
+                self.outside[name] = target
+                return
+            if not os.path.islink(place):
+                break
+        if os.path.isfile(place):
+            self.files[self.relative(place)] = os.stat(place).st_size
+        elif not os.path.isdir(place):
+            self.lack(self.relative(place), os.path.relpath(path, self.top))
+
+    def lack(self, file: str, name: str, wanted: int | None = None, found: int | None = None) -> None:
+        """Note a file that is missing (nothing found) or not whole."""
+        self.lacks.setdefault(file, {"name": name, "wanted": wanted, "found": found})
+
+    def held(self, name: str) -> str:
+        """Where the content of a file of the model is: itself, or what its link leads to."""
+        file = os.path.normpath(os.path.join(self.below, name))
+        for _ in range(8):
+            if file not in self.links:
+                break
+            file = os.path.normpath(os.path.join(os.path.dirname(file), self.links[file]))
+        return file
+
+    def judge(self) -> bool:
+        """Find what is missing or cut off; whether there are weights at all."""
+        names = [os.path.relpath(file, self.below or ".") for file in [*self.files, *self.links]]
+        names = [name for name in names if not name.startswith("..")]
+        shards, total = {name for name in names if name.endswith(".safetensors")}, None
+        for index in [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]:
+            try:
+                found = json.loads(Path(self.root, self.held(index)).read_text())
+                shards |= {os.path.normpath(name) for name in found["weight_map"].values()}
+                total = found.get("metadata", {}).get("total_size", total)
+            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+                file = self.held(index)
+                self.lack(file, index, None, self.files.get(file))
+        for name in list(shards):
+            number = NUMBERED.search(name)
+            if number:
+                stem, last, kind = name[: number.start()], number[2], number[3]
+                shards |= {f"{stem}-{one:05}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
+        if not {"config.json", "params.json"} & set(names):  # the latter is Mistral's own format
+            self.lack(self.held("config.json"), "config.json")
+        for name in sorted(shards):
+            self.shard(name)
+        self.remainder(shards, total)
+        return bool(shards) or any(WEIGHTS.search(name) for name in names)
+
+    def shard(self, name: str) -> None:
+        """Compare the size of a shard with what its header says."""
+        file = self.held(name)
+        if os.path.normpath(os.path.join(self.below, name)) in self.outside:
+            return
+        if file not in self.files:
+            self.lack(file, name)
+            return
+        wanted = whole_size(os.path.join(self.root, file)) if name.endswith(".safetensors") else self.files[file]
+        if wanted != self.files[file]:
+            self.lack(file, name, wanted, self.files[file])
+
+    def remainder(self, shards: set[str], total: Any) -> None:
+        """Size of the only shard that is missing: by the index, less the others; headers are thousandths of it."""
+        held = {self.held(name) for name in shards}
+        missing = [file for file in held if file not in self.files and file in self.lacks]
+        if len(missing) == 1 and isinstance(total, int):
+            self.lacks[missing[0]]["wanted"] = max(0, total - sum(self.files.get(file, 0) for file in held))
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def look(path: str, revision: str) -> dict[str, Any]:
+    """What is there of the model: see hosts/model_files.py for the answer's fields."""
+    root, below, ref = locate(path, revision)
+    seen, error, weights = Look(root, below), "", False
+    exists = os.path.isdir(seen.top)
+    if exists or os.path.exists(seen.top):
+        try:
+            seen.walk()
+            weights = seen.judge()
+        except OSError as fault:
+            error = f"{fault.strerror}: {fault.filename}"
+    if ref:
+        seen.files[ref] = os.stat(os.path.join(root, ref)).st_size
+    above = root
+    while not os.path.exists(above):
+        above = os.path.dirname(above)
+    try:
+        disk = os.statvfs(above)
+        free = disk.f_bavail * disk.f_frsize
+    except OSError:
+        free = 0
+    return {
+        "error": error,
+        "exists": exists,
+        "below": below,
+        "weights": weights,
+        "files": seen.files,
+        "links": seen.links,
+        "outside": seen.outside,
+        "lacks": seen.lacks,
+        "free": free,
+        "writable": os.access(above, os.W_OK | os.X_OK),
+    }

@@ -1,0 +1,32 @@
+"""Runs on a node as `python3 -`: removes what this program brought of a model, and nothing that was there before.
+
+Standard library only, Python 3.8 and newer; a ledger in the directory names it (hosts/weights_receiver.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hosts.model_look import LEDGER, PARTIAL
+
+
+def forget(root: str) -> None:
+    """Remove the files of the ledger, parts, and the directories that are empty then; raises OSError."""
+    top = Path(root)
+    ledger = top / LEDGER
+    names = ledger.read_text().splitlines() if ledger.exists() else []
+    if "." in names:  # an entry of the hub's cache that was downloaded
+        shutil.rmtree(str(top))
+        shutil.rmtree(str(top.parent / ".locks" / top.name), ignore_errors=True)
+        return
+    parts = list(top.rglob("*" + PARTIAL)) if top.exists() else []
+    for path in [*(top / name for name in names), *parts]:
+        if path.is_symlink() or path.exists():
+            path.unlink()
+    if names:
+        ledger.unlink()
+    folders = sorted({folder for name in names for folder in Path(name).parents}, key=lambda one: -len(one.parts))
+    for folder in folders:
+        if (top / folder).is_dir() and not any((top / folder).iterdir()):
+            (top / folder).rmdir()

@@ -1,0 +1,109 @@
+"""A model from the Hugging Face hub onto one node, by the client of the serving image in a container of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hosts import fabric_link, hub_download, model_look, ownership
+from hosts.bundle import program
+from hosts.faults import Fault
+from hosts.ssh import Connection
+from providers import progress
+from providers.transfer import ask, follow, started
+from providers.weights_copy import WHAT, ByteMeter, words_of
+
+SCRIPT = program(fabric_link, model_look, hub_download)
+RUN = 'mkdir -p "$1" && shift && exec docker run --user "$(id -u):$(id -g)" "$@"'
+"""As the ssh user, so that the files are the user's."""
+DENIED = ("GatedRepoError", "RepositoryNotFoundError", "DisabledRepoError")
+
+
+@dataclass(frozen=True)
+class Download:
+    """What is to be downloaded, and in what container."""
+
+    name: str
+    """ORG/NAME."""
+    revision: str
+    endpoint: str | None
+    image: str
+    """Docker's id of an image with huggingface_hub."""
+    stack: str
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    """Directories of the node by their paths in the container, read-only: an engine may live there."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> Download:
+        """What dataclasses.asdict made of it."""
+        return cls(**data)
+
+
+def command(wanted: Download, node: str, cache: str) -> list[str]:
+    """Argument list of `docker run`."""
+    labels = [f"--label={key}={value}" for key, value in ownership.labels(wanted.stack, node, "download").items()]
+    mounts = [f"--volume={source}:{target}:ro" for target, source in wanted.mounts.items()]
+    environment = [f"--env={key}={value}" for key, value in wanted.environment.items()]
+    return [
+        *("--rm", "--interactive", "--network=host", *labels, *mounts, *environment),
+        *(f"--volume={cache}:{hub_download.CACHE}", "--entrypoint=python3", wanted.image, "-u", "-c", SCRIPT),
+    ]
+
+
+def download(connection: Connection, cache: str, wanted: Download, token: str | None) -> int:
+    """Download a model into a cache directory of the node; what is there is not downloaded again.
+
+    The token goes through the container's input: it is in no argument list and no environment.
+
+    Returns:
+        Bytes of the model there.
+
+    Raises:
+        Fault: the hub refuses or is not reached, no room, or interrupted; what has arrived stays.
+    """
+    meter = ByteMeter(f"Model of {connection.node}, from the hub", 0)
+    words: dict[str, Any] = {}
+    question = {"name": wanted.name, "revision": wanted.revision, "endpoint": wanted.endpoint, "token": token}
+    with started(connection, "sh", "-c", RUN, "sh", cache, *command(wanted, connection.node, cache)) as process:
+        ask(process, question)
+        for now in words_of(follow(connection, process, lambda: str(meter), WHAT), words):
+            meter.about = now.get("need", meter.about)
+            meter.update(now.get("got", meter.sent))
+    if "done" not in words:
+        raise _fault(connection, wanted, words, with_token=token is not None)
+    meter.sent = int(words["done"])
+    progress.lasting(meter.last().replace(" sent in ", " there after "))
+    return meter.sent
+
+
+def _fault(connection: Connection, wanted: Download, words: Mapping[str, Any], *, with_token: bool) -> Fault:
+    """What the last words of the download mean."""
+    evidence, kind = str(words.get("error") or words.get("said", "")), words.get("kind")
+    what = f"model {wanted.name} at revision {wanted.revision}"
+    if kind in DENIED:
+        token = "the token has no access" if with_token else "or give a token: pulumi config set --secret hubToken"
+        return Fault(
+            connection.node,
+            f"the hub does not give {what}",
+            f"correct `model`, accept its licence at the hub, {token}",
+            evidence,
+        )
+    if kind == "RevisionNotFoundError":
+        return Fault(connection.node, f"the hub has no {what}", "correct `weights.revision`", evidence)
+    if kind == "NoRoom":
+        return Fault(connection.node, f"no room for {what}: {evidence}", "make room, or change `weights.download_to`")
+    if kind in ("ModuleNotFoundError", "ImportError"):
+        return Fault(
+            connection.node,
+            "the image has no huggingface_hub to download with",
+            "download the model yourself and give its path as `model`",
+            evidence,
+        )
+    return Fault(
+        connection.node,
+        f"{what} could not be downloaded",
+        "run it again: it goes on from here. No network? Give the path of a copy as `model`",
+        evidence,
+    )

@@ -1,0 +1,214 @@
+"""What the look at a model finds: whole files, missing and cut off ones, links that lead nowhere or outside."""
+
+from __future__ import annotations
+
+import ast
+import json
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hosts import (
+    fabric_link,
+    hub_download,
+    model_look,
+    weights_digest,
+    weights_forget,
+    weights_receiver,
+    weights_sender,
+)
+from hosts.model_files import ModelFiles, look
+from hosts.model_look import whole_size
+from hosts.ssh import Connection
+from tests.samples.models import COMMIT, contents, directory, hub_entry, safetensors
+
+SECOND = "model-00002-of-00003.safetensors"
+SCRIPTS = [fabric_link, hub_download, model_look, weights_digest, weights_forget, weights_receiver, weights_sender]
+
+
+def seen(path: Path, revision: str = "main") -> ModelFiles:
+    """The look as it runs on a node, which is this machine."""
+    return look(Connection("spark-1", ()), str(path), revision)
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_scripts_are_of_the_python_that_nodes_have(script: ModuleType) -> None:
+    ast.parse(Path(str(script.__file__)).read_text(), feature_version=(3, 8))
+
+
+def test_complete_directory(tmp_path: Path) -> None:
+    files = contents()
+    found = seen(directory(tmp_path / "m", files))
+    assert found.files == {name: len(data) for name, data in files.items()}
+    assert (found.complete, found.below, found.links, found.lacks) == (True, "", {}, {})
+    assert found.free > 0
+    assert found.writable
+
+
+def test_missing_shard_is_named_by_the_index_with_about_its_size(tmp_path: Path) -> None:
+    """C15."""
+    files = contents(size=100_000)
+    size = len(files.pop(SECOND))
+    found = seen(directory(tmp_path / "m", files))
+    assert list(found.lacks) == [SECOND]
+    lack = found.lacks[SECOND]
+    assert lack.wanted is not None
+    assert size * 0.98 < lack.wanted <= size
+    assert str(lack) == f"{SECOND} ({lack.wanted} bytes wanted, missing)"
+    assert not found.complete
+
+
+@pytest.mark.parametrize("kept", [0, 7, 8, 20, 500, -1])
+def test_shard_that_is_cut_off_is_known_by_its_own_header(tmp_path: Path, kept: int) -> None:
+    """C15."""
+    files = contents()
+    size = len(files[SECOND])
+    files[SECOND] = files[SECOND][:kept]
+    found = seen(directory(tmp_path / "m", files))
+    lack = found.lacks[SECOND]
+    assert (lack.name, lack.found) == (SECOND, len(files[SECOND]))
+    if kept in (500, -1):  # the header is there
+        assert str(lack) == f"{SECOND} ({size} bytes wanted, {len(files[SECOND])} found)"
+
+
+def test_shard_that_is_too_long_is_no_better(tmp_path: Path) -> None:
+    files = contents()
+    files[SECOND] += b"x"
+    lack = seen(directory(tmp_path / "m", files)).lacks[SECOND]
+    assert (lack.wanted, lack.found) == (len(files[SECOND]) - 1, len(files[SECOND]))
+
+
+def test_missing_shard_is_known_by_the_numbers_of_the_others_too(tmp_path: Path) -> None:
+    files = contents()
+    del files[SECOND], files["model.safetensors.index.json"]
+    assert list(seen(directory(tmp_path / "m", files)).lacks) == [SECOND]
+
+
+@pytest.mark.parametrize("index", [b"", b"{", b"[]", b"{}", b'{"weight_map": 3}'])
+def test_index_that_cannot_be_read_is_named(tmp_path: Path, index: bytes) -> None:
+    files = contents() | {"model.safetensors.index.json": index}
+    found = seen(directory(tmp_path / "m", files))
+    assert [str(lack) for lack in found.lacks.values()] == [f"model.safetensors.index.json ({len(index)} found)"]
+
+
+def test_configuration_is_part_of_a_model(tmp_path: Path) -> None:
+    files = contents()
+    del files["config.json"]
+    assert list(seen(directory(tmp_path / "m", files)).lacks) == ["config.json"]
+    assert seen(directory(tmp_path / "m", {"params.json": b"{}"})).complete
+
+
+def test_directory_without_weights_says_so(tmp_path: Path) -> None:
+    found = seen(directory(tmp_path / "m", {"config.json": b"{}"}))
+    assert (found.weights, found.lacks, found.complete) == (False, {}, False)
+
+
+def test_what_no_engine_reads_is_no_part_of_it(tmp_path: Path) -> None:
+    files = contents()
+    other = {"README.md": b"x", "nohup.out": b"x", ".cache/a.json": b"x", ".git/config.json": b"x", "a.json.swp": b"x"}
+    found = seen(directory(tmp_path / "m", files | other))
+    assert set(found.files) == set(files)
+
+
+def test_absent_directory_is_an_answer(tmp_path: Path) -> None:
+    found = seen(tmp_path / "no" / "where")
+    assert (found.exists, found.error, found.complete) == (False, "", False)
+    assert found.free > 0
+
+
+@pytest.mark.parametrize("by", ["entry", "snapshot"])
+def test_entry_of_the_hub_cache(tmp_path: Path, by: str) -> None:
+    files = contents()
+    entry = hub_entry(tmp_path, files)
+    found = seen(entry if by == "entry" else entry / "snapshots" / COMMIT)
+    assert found.complete
+    assert found.below == f"snapshots/{COMMIT}"
+    assert set(found.links) == {f"snapshots/{COMMIT}/{name}" for name in files}
+    blobs = {file: size for file, size in found.files.items() if file.startswith("blobs/")}
+    assert sorted(blobs.values()) == sorted(map(len, files.values()))
+    assert set(found.files) - set(blobs) == ({"refs/main"} if by == "entry" else set())
+
+
+def test_other_snapshots_of_an_entry_are_left_alone(tmp_path: Path) -> None:
+    hub_entry(tmp_path, contents(seed=1))
+    entry = hub_entry(tmp_path, contents(seed=2), commit="5" * 40, ref="next")
+    assert seen(entry).below == f"snapshots/{COMMIT}"
+    found = seen(entry, "next")
+    assert found.below == "snapshots/" + "5" * 40
+    assert len(found.links) == 6
+    assert seen(entry, "5" * 40).below == "snapshots/" + "5" * 40
+
+
+def test_dangling_link_is_a_missing_file_under_its_name(tmp_path: Path) -> None:
+    """C16."""
+    entry = hub_entry(tmp_path, contents())
+    blob = (entry / "snapshots" / COMMIT / SECOND).resolve()
+    blob.unlink()
+    found = seen(entry)
+    assert list(found.lacks) == [f"blobs/{blob.name}"]
+    assert found.lacks[f"blobs/{blob.name}"].name == SECOND
+
+
+def test_blob_that_is_cut_off_is_named_by_its_shard(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path, contents())
+    blob = (entry / "snapshots" / COMMIT / SECOND).resolve()
+    size = blob.stat().st_size
+    blob.write_bytes(blob.read_bytes()[:-10])
+    assert str(seen(entry).lacks[f"blobs/{blob.name}"]) == f"{SECOND} ({size} bytes wanted, {size - 10} found)"
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_link_that_leads_outside_is_told(tmp_path: Path, absolute: bool) -> None:
+    """C16."""
+    model = directory(tmp_path / "m", contents())
+    elsewhere = tmp_path / "elsewhere.safetensors"
+    (model / SECOND).rename(elsewhere)
+    target = str(elsewhere) if absolute else "../elsewhere.safetensors"
+    (model / SECOND).symlink_to(target)
+    found = seen(model)
+    assert found.outside == {SECOND: target}
+    assert found.lacks == {}
+
+
+def test_circle_of_links_ends(tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", contents())
+    (model / "a.json").symlink_to("b.json")
+    (model / "b.json").symlink_to("a.json")
+    assert not seen(model).complete
+
+
+@given(sizes=st.lists(st.integers(0, 300), max_size=6), cut=st.integers(0, 4000), names=st.text(max_size=8))
+def test_size_by_the_header_is_the_size_of_the_file(sizes: list[int], cut: int, names: str) -> None:
+    """Whatever the tensors are called, and however much of the file is there, once the header is."""
+    data = safetensors({f"{names}{number}": b"x" * size for number, size in enumerate(sizes)})
+    header = 8 + int.from_bytes(data[:8], "little")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "x.safetensors")
+        path.write_bytes(data[: max(header, len(data) - cut)])
+        assert whole_size(str(path)) == len(data)
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(index=JSON | st.fixed_dictionaries({"weight_map": JSON, "metadata": JSON}), raw=st.binary(max_size=40))
+def test_look_never_fails_on_what_stands_in_a_file(index: Any, raw: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = directory(Path(folder), {"config.json": b"{}", "a.safetensors": raw})
+        (root / "model.safetensors.index.json").write_text(json.dumps(index))
+        found = ModelFiles.model_validate(model_look.look(folder, "main"))
+    assert "a.safetensors" in found.lacks or whole(raw)
+
+
+def whole(raw: bytes) -> bool:
+    length = int.from_bytes(raw[:8], "little")
+    return len(raw) == 8 + length and raw[8:9] == b"{"

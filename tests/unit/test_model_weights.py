@@ -1,0 +1,199 @@
+"""ModelWeights: what is brought, verified and removed, on two nodes that are this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hosts.faults import Fault
+from hosts.model_files import look
+from hosts.model_look import LEDGER, PARTIAL
+from hosts.ssh import Connection
+from hosts.weights_plan import plan
+from providers.image_copy import Source
+from providers.model_weights import ModelWeightsProvider
+from tests.samples import cluster, survey
+from tests.samples.models import COMMIT, contents, directory, hub_entry
+from tests.unit.fake_docker import FakeDocker, says
+
+HEAD, WORKER = Connection("spark-1", ()), Connection("spark-2", ())
+SECOND = "model-00002-of-00003.safetensors"
+SERVE = "ps status=restarting"
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    return directory(tmp_path / "one" / "m", contents())
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Path:
+    return tmp_path / "two" / "m"
+
+
+def props(head: Path, worker: Path, **changes: Any) -> dict[str, Any]:
+    """What the program passes for the worker after a look at both nodes."""
+    facts = {
+        name: survey(1).model_copy(update={"model": look(connection, str(path), "main")})
+        for name, connection, path in (("spark-1", HEAD, head), ("spark-2", WORKER, worker))
+    }
+    found = plan(cluster(), facts)
+    share = found.shares["spark-2"]
+    return {
+        "connection": WORKER.dump(),
+        "root": str(worker),
+        "below": found.below,
+        "digest": found.digest,
+        "lacks": {file: one.dump() for file, one in share.files.items()},
+        "links": dict(share.links),
+        "seed": found.seed,
+        "sources": {"spark-1": {**Source(HEAD, "127.0.0.1").dump(), "root": str(head)}},
+        "compared": {},
+        "download": None,
+        "token": None,
+        "streams": 2.0,  # Pulumi's numbers
+        "verify": "size",
+        "keep": True,
+        "head": HEAD.dump(),
+        "stack": "test",
+    } | changes
+
+
+def created(given: dict[str, Any]) -> dict[str, Any]:
+    outs = ModelWeightsProvider().create(given).outs
+    assert outs
+    return outs
+
+
+def names(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+def test_empty_node_gets_the_model_and_is_no_change_afterwards(head: Path, worker: Path) -> None:
+    outs = created(props(head, worker))
+    assert names(worker) == {*contents(), LEDGER}
+    assert look(WORKER, str(worker), "main").complete
+    assert not ModelWeightsProvider().diff("x", outs, props(head, worker)).changes
+
+
+@pytest.mark.parametrize("kept", [None, 100])
+def test_missing_or_short_file_is_drift_and_just_it_is_brought(
+    docker: FakeDocker, head: Path, worker: Path, kept: int | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outs = created(props(head, worker))
+    whole = (worker / SECOND).read_bytes()
+    (worker / SECOND).unlink()
+    if kept:
+        (worker / SECOND).write_bytes(whole[:kept])
+    drift = props(head, worker)
+    assert drift["lacks"] == {SECOND: {"size": len(whole), "found": kept, "from": "spark-1"}}
+    assert ModelWeightsProvider().diff("x", outs, drift).changes
+    capfd.readouterr()
+    mended = ModelWeightsProvider().update("x", outs, drift).outs
+    assert (worker / SECOND).read_bytes() == whole
+    assert mended
+    assert (mended["lacks"], mended["digest"]) == ({}, outs["digest"])
+    assert "0.0 MB sent" in capfd.readouterr().out
+    assert [call[0] for call in docker.calls] == ["ps"], "serve runs and is left alone"
+
+
+def test_serve_that_fails_for_want_of_a_file_is_started_when_it_is_there(
+    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outs = created(props(head, worker))
+    (worker / SECOND).unlink()
+    docker.answer("ps status=restarting", says("0123456789ab\n"))
+    docker.answer("restart 0123456789ab", says("0123456789ab\n"))
+    ModelWeightsProvider().update("x", outs, props(head, worker))
+    assert docker.called("restart") == [["restart", "0123456789ab"]]
+    assert "mended; serve, which was failing, starts anew" in capfd.readouterr().out
+
+
+def test_entry_of_the_hub_cache_arrives_with_its_links(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path / "one", contents())
+    other = tmp_path / "two" / entry.name
+    created(props(entry, other))
+    assert names(other) - {LEDGER} == names(entry)
+    assert look(WORKER, str(other), "main").complete
+    link = other / "snapshots" / COMMIT / "config.json"
+    link.unlink()
+    drift = props(entry, other)
+    assert list(drift["links"]) == [f"snapshots/{COMMIT}/config.json"]
+    created(drift)
+    assert link.read_bytes() == contents()["config.json"]
+
+
+def test_checksums_are_compared_when_asked_for_and_what_differs_is_copied(
+    head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    outs = created(props(head, worker))
+    (worker / SECOND).write_bytes((worker / SECOND).read_bytes()[:-1] + b"\0")
+    files = {name: float(len(data)) for name, data in contents().items()}
+    asked = props(head, worker, verify="checksum", compared={"spark-1": files})
+    assert not ModelWeightsProvider().diff("x", outs, props(head, worker)).changes, "the size is right"
+    assert ModelWeightsProvider().diff("x", outs, asked).changes
+    verified = created(asked)
+    assert (worker / SECOND).read_bytes() == contents()[SECOND]
+    assert f"wrong checksums, copied anew: {SECOND}" in capfd.readouterr().out
+    assert not ModelWeightsProvider().diff("x", verified, asked).changes, "once is enough"
+
+
+def test_own_blob_that_is_not_what_its_name_says_is_a_fault(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path, contents())
+    blob = (entry / "snapshots" / COMMIT / SECOND).resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
+    files = {f"blobs/{path.name}": path.stat().st_size for path in (entry / "blobs").iterdir()}
+    asked = props(entry, entry, verify="checksum", compared={"spark-2": files})
+    with pytest.raises(Fault, match=f"not what their names say: blobs/{blob.name}"):
+        created(asked)
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "replaces"),
+    [
+        ({}, False, []),
+        ({"sources": {}}, False, []),
+        ({"streams": 8}, False, []),
+        ({"digest": "other"}, True, []),
+        ({"keep": False}, True, []),
+        ({"verify": "checksum"}, True, []),
+        ({"root": "/elsewhere"}, True, ["root"]),
+        ({"links": {"a": "b"}}, True, []),
+    ],
+)
+def test_what_is_a_change(head: Path, change: dict[str, Any], changes: bool, replaces: list[str]) -> None:
+    given = props(head, head)
+    found = ModelWeightsProvider().diff("x", given, given | change)
+    assert (found.changes, found.replaces) == (changes, replaces)
+
+
+def test_token_is_in_no_output(head: Path) -> None:
+    assert "hf_secret" not in str(created(props(head, head, token="hf_secret")))
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_destroy_leaves_what_was_there_and_the_copies_unless_told(head: Path, worker: Path, keep: bool) -> None:
+    directory(worker, {"config.json": contents()["config.json"], "mine.txt": b"x"})
+    outs = created(props(head, worker, keep=keep))
+    (worker / f"late.{PARTIAL}").write_bytes(b"x")
+    ModelWeightsProvider().delete("x", outs)
+    assert names(worker) >= {"config.json", "mine.txt"}
+    if keep:
+        assert names(worker) >= set(contents())
+    else:
+        assert names(worker) == {"config.json", "mine.txt"}
+
+
+def test_destroy_of_a_copy_leaves_no_directory_of_it(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path / "one", contents())
+    other = tmp_path / "two" / entry.name
+    ModelWeightsProvider().delete("x", created(props(entry, other, keep=False)))
+    assert list((tmp_path / "two").iterdir()) == []
+    assert look(HEAD, str(entry), "main").complete
+
+
+def test_model_that_was_there_before_is_never_removed(head: Path) -> None:
+    ModelWeightsProvider().delete("x", created(props(head, head, keep=False)))
+    assert names(head) == set(contents())

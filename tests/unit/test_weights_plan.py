@@ -1,0 +1,203 @@
+"""Which node lacks which file of the model, who has it, and what is said where nobody does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hosts.faults import Fault
+from hosts.survey import Survey
+from hosts.weights_plan import check, plan
+from settings import Cluster
+from tests.samples import cluster, model, survey
+
+PATH = "/srv/models/Qwen3.5-122B-A10B-FP8"
+FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2))
+WHOLE = model()["files"]
+ABSENT: dict[str, Any] = {"exists": False, "weights": False, "files": {}}
+HUB = "models--org--made-up"
+
+
+def without(*names: str, **changes: Any) -> dict[str, Any]:
+    """A model that lacks files of its index."""
+    lacks = {name: {"name": name} for name in names}
+    return {"files": {name: size for name, size in WHOLE.items() if name not in names}, "lacks": lacks} | changes
+
+
+def cut(name: str, found: int) -> dict[str, Any]:
+    """A model with a shard that is cut off."""
+    lack = {"name": name, "wanted": WHOLE[name], "found": found}
+    return {"files": WHOLE | {name: found}, "lacks": {name: lack}}
+
+
+def nodes(*models: dict[str, Any]) -> dict[str, Survey]:
+    return {f"spark-{number}": survey(number, model=model(**one)) for number, one in enumerate(models, 1)}
+
+
+def three(**changes: Any) -> Cluster:
+    return cluster(nodes=[{"name": f"spark-{n}", "ssh": f"aurora@10.1.230.18{n}"} for n in (1, 2, 3)], **changes)
+
+
+def faults(*models: dict[str, Any], **settings: Any) -> list[Fault]:
+    return list(check(cluster(**settings), nodes(*models)))
+
+
+def only(*models: dict[str, Any], **settings: Any) -> Fault:
+    found = faults(*models, **settings)
+    assert len(found) == 1, [str(one) for one in found]
+    return found[0]
+
+
+def test_complete_nodes_are_to_get_nothing() -> None:
+    found = plan(cluster(), nodes({}, {}))
+    assert [(one.files, one.links) for one in found.shares.values()] == [({}, {})] * 2
+    assert (found.seed, found.below, found.download) == ("spark-1", "", False)
+    assert faults({}, {}) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_empty_node_gets_everything_from_the_one_that_has_it(seed: int) -> None:
+    models = [{}, ABSENT] if seed == 1 else [ABSENT, {}]
+    found = plan(cluster(), nodes(*models))
+    share = found.shares[f"spark-{3 - seed}"]
+    assert {file: (one.size, one.found, one.owner) for file, one in share.files.items()} == {
+        file: (size, None, f"spark-{seed}") for file, size in WHOLE.items()
+    }
+    assert found.shares[f"spark-{seed}"].files == {}
+    assert faults(*models) == []
+
+
+def test_just_the_file_that_is_cut_off_is_brought() -> None:
+    share = plan(cluster(), nodes({}, cut(SECOND, 512))).shares["spark-2"]
+    assert str(share) == f"{SECOND} (512 bytes instead of 5000000000, from spark-1)"
+    assert share.size == WHOLE[SECOND]
+
+
+def test_nodes_that_lack_different_files_mend_each_other() -> None:
+    found = plan(cluster(), nodes(without(FIRST), cut(SECOND, 7)))
+    assert {name: str(share) for name, share in found.shares.items()} == {
+        "spark-1": f"{FIRST} (missing, from spark-2)",
+        "spark-2": f"{SECOND} (7 bytes instead of 5000000000, from spark-1)",
+    }
+    assert faults(without(FIRST), cut(SECOND, 7)) == []
+
+
+def test_of_two_whole_files_the_heads_is_meant() -> None:
+    found = plan(cluster(), nodes({}, {"files": WHOLE | {"config.json": 2100}}))
+    assert str(found.shares["spark-2"]) == "config.json (2100 bytes instead of 2000, from spark-1)"
+    assert found.shares["spark-1"].files == {}
+
+
+def test_third_node_is_served_as_well() -> None:
+    found = plan(three(), nodes(ABSENT, {}, without(SECOND)))
+    assert [len(share.files) for share in found.shares.values()] == [3, 0, 1]
+    assert set(found.owners.values()) == {"spark-2"}
+
+
+def test_digest_is_that_of_the_wanted_files_whoever_lacks_some() -> None:
+    """A mended file replaces no serve; another model does."""
+    whole = plan(cluster(), nodes({}, {}))
+    assert plan(cluster(), nodes({}, cut(SECOND, 7))).digest == whole.digest
+    assert plan(cluster(), nodes(cut(SECOND, 7), {})).digest == whole.digest
+    other = {"files": WHOLE | {"config.json": 2100}}
+    assert plan(cluster(), nodes(other, other)).digest != whole.digest
+
+
+def test_file_that_no_node_has_whole_is_named_with_its_sizes_on_each_node() -> None:
+    """C15."""
+    first, second = faults(without(SECOND), cut(SECOND, 512))
+    assert (first.node, second.node) == ("spark-1", "spark-2")
+    assert first.cause == f"model directory {PATH} is not complete, nor is it elsewhere: {SECOND} (missing)"
+    assert f"{SECOND} (5000000000 bytes wanted, 512 found)" in second.cause
+    assert "one node that has them is enough" in first.remedy
+
+
+def test_model_that_is_nowhere_is_a_fault_of_each_node() -> None:
+    found = faults(ABSENT, ABSENT)
+    assert [one.cause for one in found] == [f"model directory {PATH}: No such file or directory"] * 2
+
+
+def test_node_that_was_not_reached_may_have_what_is_missing() -> None:
+    assert list(check(cluster(), {"spark-1": nodes(without(SECOND))["spark-1"]})) == []
+
+
+def test_directory_without_weights_is_a_fault_unless_none_are_to_be_loaded() -> None:
+    bare = {"files": {"config.json": 2000}, "weights": False}
+    assert "no weights" in only(bare, ABSENT).cause
+    assert faults(bare, ABSENT, engine_arguments=["--load-format=dummy"]) == []
+
+
+def test_no_room_is_known_before_anything_starts() -> None:
+    fault = only({}, ABSENT | {"free": 9_000_000_000})
+    assert fault.node == "spark-2"
+    assert fault.cause == f"no room for the model: 10.5 GB needed in {PATH}, 9.0 GB free"
+
+
+def test_directory_that_may_not_be_written_is_known_before_anything_starts() -> None:
+    fault = only({}, cut(SECOND, 7) | {"writable": False})
+    assert fault.cause.startswith(f"may not write into {PATH}, which lacks {SECOND}")
+    assert f"sudo install -d -o aurora {PATH}" in fault.remedy
+    assert faults({}, {"writable": False}) == [], "nothing is to be written"
+
+
+def test_link_that_leads_outside_is_a_fault_unless_that_is_mounted_too() -> None:
+    """C16."""
+    linked = {"outside": {SECOND: "/data/blobs/1f"}}
+    fault = only({}, linked)
+    assert fault.cause == f"{PATH}/{SECOND} is a link to /data/blobs/1f, outside of what the containers see"
+    assert faults({}, linked, mounts=[{"source": "/data", "target": "/data"}]) == []
+    assert faults({}, linked, mounts=[{"source": "/dat", "target": "/dat"}])
+
+
+def snapshot(commit: str, *lacking: str) -> dict[str, Any]:
+    links = {f"snapshots/{commit}/{name}": f"../../blobs/{commit}{number}" for number, name in enumerate(WHOLE)}
+    files = {f"blobs/{commit}{number}": size for number, size in enumerate(WHOLE.values())} | {"refs/main": 40}
+    lacks = {file: {"name": file} for file in lacking}
+    return {
+        "below": f"snapshots/{commit}",
+        "files": {file: size for file, size in files.items() if file not in lacking},
+        "links": links,
+        "lacks": lacks,
+    }
+
+
+def test_blob_of_the_hub_cache_is_brought_and_its_link_is_there() -> None:
+    share = plan(cluster(model=f"/hub/{HUB}"), nodes(snapshot("a"), snapshot("a", "blobs/a2"))).shares["spark-2"]
+    assert (list(share.files), share.links) == (["blobs/a2"], {})
+
+
+def test_other_revision_in_a_cache_is_no_copy_of_the_heads() -> None:
+    found = plan(cluster(model=f"/hub/{HUB}"), nodes(snapshot("a"), snapshot("b")))
+    assert found.below == "snapshots/a"
+    assert found.shares["spark-1"].files == {}
+    assert set(found.shares["spark-2"].files) == {"blobs/a0", "blobs/a1", "blobs/a2", "refs/main"}
+    assert set(found.shares["spark-2"].links) == set(snapshot("a")["links"])
+
+
+@pytest.mark.parametrize("there", [ABSENT, snapshot("a", "blobs/a2")])
+def test_hub_name_is_downloaded_where_no_node_has_it_whole(there: dict[str, Any]) -> None:
+    wanted = cluster(model="org/made-up")
+    found = plan(wanted, nodes(there, ABSENT))
+    assert (found.download, found.below, found.digest) == (True, None, None)
+    assert list(check(wanted, nodes(there, ABSENT))) == []
+
+
+def test_hub_name_that_a_node_has_is_not_downloaded() -> None:
+    found = plan(cluster(model="org/made-up"), nodes(ABSENT, snapshot("a")))
+    assert (found.download, found.seed, len(found.shares["spark-1"].files)) == (False, "spark-2", 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "root", "name"),
+    [
+        ("org/made-up", f"~/.cache/huggingface/hub/{HUB}", f"~/.cache/huggingface/hub/{HUB}", "made-up"),
+        (f"/hub/{HUB}", f"/hub/{HUB}", f"/hub/{HUB}", "made-up"),
+        (f"/hub/{HUB}/snapshots/{'4' * 40}", f"/hub/{HUB}/snapshots/{'4' * 40}", f"/hub/{HUB}", "made-up"),
+        ("~/models/m/", "~/models/m/", "~/models/m", "m"),
+    ],
+)
+def test_mount_is_chosen_so_that_links_resolve(given: str, path: str, root: str, name: str) -> None:
+    """C16."""
+    found = cluster(model=given)
+    assert (found.model_path, found.model_root, found.model_name) == (path, root, name)
