@@ -62,8 +62,8 @@ class Preparation(pulumi.ComponentResource):
         self.stopped = local.Command(
             f"{node}-stopped",
             create=command("stop", "FOUND"),
-            # When: the same unit may be alive again after the next reboot.
             logging=local.Logging.STDOUT,  # what it says of a failure is in the error
+            # With the time: the same unit may be alive again after the next reboot.
             environment={**found, "AT": datetime.now(UTC).isoformat(timespec="seconds")},
             opts=pulumi.ResourceOptions.merge(unless_found, pulumi.ResourceOptions(depends_on=[self.found])),
         )

@@ -199,6 +199,22 @@ def test_what_was_stopped_before_a_refusal_is_put_back_too(own: Stack) -> None:
     becomes(lambda: state(CLUSTER), ("active", "enabled"))
 
 
+def test_units_are_put_back_when_all_that_is_ours_has_left_the_node(own: Stack) -> None:
+    seen = "/run/test-preparation"
+    listed = "docker ps -aq --filter"
+    ask = f"{listed} label=dgx-spark-cluster.stack=lab > {seen}; {listed} name=^ours$ >> {seen}"
+    install(CLUSTER, enabled=False, more=f"ExecStartPre=/bin/sh -c '{ask}'")
+    done = own.up(*ONLY, "--target=**spark:Host::**")
+    assert done.code == 0, done.output
+    on(NODE, "sh", "-c", RUN_CONTAINER.replace("vllm_node", "ours --label dgx-spark-cluster.stack=lab", 1), check=False)
+    assert on(NODE, "docker", "ps", "-q", "--filter", "name=^ours$").strip()
+    gone = own.destroy()
+    assert gone.code == 0, gone.output
+    becomes(lambda: state(CLUSTER), ("active", "disabled"))
+    assert sudo("cat", seen) == "", "our container was there when the unit was started"
+    sudo("rm", seen)
+
+
 def test_holder_that_no_setting_names_is_an_error_and_is_left_alone(own: Stack) -> None:
     install(CLUSTER, enabled=True)
     main = on(NODE, "systemctl", "show", "--property=MainPID", "--value", CLUSTER).strip()
