@@ -97,8 +97,9 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     owners: dict[str, str] = {}
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
+    whole = {name: facts.whole for name, facts in there.items()}
     for name, facts in there.items():
-        for file, size in facts.whole.items():
+        for file, size in whole[name].items():
             owners.setdefault(file, name)
             sizes.setdefault(file, size)
         links = {**facts.links, **links}
@@ -107,7 +108,7 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
             {
                 file: Missing(size, facts.files.get(file), owners[file])
                 for file, size in sizes.items()
-                if facts.whole.get(file) != size
+                if whole[name].get(file) != size
             },
             {link: target for link, target in links.items() if facts.links.get(link) != target},
         )
