@@ -50,6 +50,13 @@ def whole_size(path: str) -> int | None:
     return 8 + length + max(map(int, OFFSETS.findall(header)), default=0)
 
 
+def ends(path: str) -> bool:
+    """Whether a file of JSON is there to its end; the whole of a tokenizer would take long to parse."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+        return file.read().rstrip()[-1:] in (b"}", b"]")
+
+
 def locate(path: str, revision: str) -> tuple[str, str, str]:
     """Directory to mount, the model's directory below it, and the file that names the revision (or empty).
 
@@ -152,6 +159,10 @@ class Look:
             self.lack(self.held("config.json"), "config.json")
         for name in sorted(shards):
             self.shard(name)
+        for name in names:
+            file = self.held(name)
+            if name.endswith(".json") and file in self.files and not ends(os.path.join(self.root, file)):
+                self.lack(file, name, None, self.files[file])
         self.remainder(shards, total)
         return bool(shards) or any(WEIGHTS.search(name) for name in names)
 
