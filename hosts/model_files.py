@@ -50,6 +50,8 @@ class ModelFiles(BaseModel):
     """Those of them that lead out of the mounted directory."""
     lacks: Mapping[str, Lack] = {}
     """What is missing or not whole, by path."""
+    closed: tuple[str, ...] = ()
+    """Files that the user may not read: the containers' root can, but nobody can copy them."""
     free: int = 0
     """Bytes that the user may still write there."""
     writable: bool = True

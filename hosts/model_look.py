@@ -50,6 +50,13 @@ def whole_size(path: str) -> int | None:
     return 8 + length + max(map(int, OFFSETS.findall(header)), default=0)
 
 
+def ends(path: str) -> bool:
+    """Whether a file of JSON is there to its end; the whole of a tokenizer would take long to parse."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+        return file.read().rstrip()[-1:] in (b"}", b"]")
+
+
 def locate(path: str, revision: str) -> tuple[str, str, str]:
     """Directory to mount, the model's directory below it, and the file that names the revision (or empty).
 
@@ -81,6 +88,7 @@ class Look:
         self.links = {}  # type: dict[str, str]
         self.outside = {}  # type: dict[str, str]
         self.lacks = {}  # type: dict[str, dict[str, Any]]
+        self.closed = set()  # type: set[str]
 
     def walk(self) -> None:
         """List files and links below the model's directory, without hidden ones; raises OSError."""
@@ -131,11 +139,17 @@ class Look:
         return file
 
     def judge(self) -> bool:
-        """Find what is missing or cut off; whether there are weights at all."""
+        """Find what is missing or cut off; whether there are weights at all.
+
+        What the user may not read, but the container's root may, is judged by nothing.
+        """
+        self.closed = {file for file in self.files if not os.access(os.path.join(self.root, file), os.R_OK)}
         names = [os.path.relpath(file, self.below or ".") for file in [*self.files, *self.links]]
         names = [name for name in names if not name.startswith("..")]
         shards, total = {name for name in names if name.endswith(".safetensors")}, None
         for index in [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]:
+            if self.held(index) in self.closed:
+                continue
             try:
                 found = json.loads(Path(self.root, self.held(index)).read_text())
                 shards |= {os.path.normpath(name) for name in found["weight_map"].values()}
@@ -152,6 +166,11 @@ class Look:
             self.lack(self.held("config.json"), "config.json")
         for name in sorted(shards):
             self.shard(name)
+        for name in names:
+            file = self.held(name)
+            judged = name.endswith(".json") and file in self.files and file not in self.closed
+            if judged and not ends(os.path.join(self.root, file)):
+                self.lack(file, name, None, self.files[file])
         self.remainder(shards, total)
         return bool(shards) or any(WEIGHTS.search(name) for name in names)
 
@@ -163,7 +182,9 @@ class Look:
         if file not in self.files:
             self.lack(file, name)
             return
-        wanted = whole_size(os.path.join(self.root, file)) if name.endswith(".safetensors") else self.files[file]
+        if not name.endswith(".safetensors") or file in self.closed:
+            return
+        wanted = whole_size(os.path.join(self.root, file))
         if wanted != self.files[file]:
             self.lack(file, name, wanted, self.files[file])
 
@@ -209,6 +230,7 @@ def look(path: str, revision: str) -> dict[str, Any]:
         "links": seen.links,
         "outside": seen.outside,
         "lacks": seen.lacks,
+        "closed": sorted(seen.closed),
         "free": free,
         "writable": os.access(above, os.W_OK | os.X_OK),
     }

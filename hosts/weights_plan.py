@@ -97,8 +97,9 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     owners: dict[str, str] = {}
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
+    whole = {name: facts.whole for name, facts in there.items()}
     for name, facts in there.items():
-        for file, size in facts.whole.items():
+        for file, size in whole[name].items():
             owners.setdefault(file, name)
             sizes.setdefault(file, size)
         links = {**facts.links, **links}
@@ -107,7 +108,7 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
             {
                 file: Missing(size, facts.files.get(file), owners[file])
                 for file, size in sizes.items()
-                if facts.whole.get(file) != size
+                if whole[name].get(file) != size
             },
             {link: target for link, target in links.items() if facts.links.get(link) != target},
         )
@@ -141,6 +142,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey]) -> Iterator[Fault]:
         path, share = facts.path(cluster.model_root), found.shares[node.name]
         if facts.model.error:
             continue
+        yield from _closed(cluster, surveys, node, share)
         if not facts.model.writable and (share.files or share.links or found.download):
             user = node.user or "$USER"
             yield Fault(
@@ -168,6 +170,21 @@ def _node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
                 node.name,
                 f"{facts.path(cluster.model_root)}/{link} is a link to {target}, outside of what the containers see",
                 "put the file itself there, or mount the other directory under the same path (`mounts`)",
+            )
+
+
+def _closed(cluster: Cluster, surveys: Mapping[str, Survey], node: Node, share: Share) -> Iterator[Fault]:
+    """Files that cannot be copied because their owner's user may not read them."""
+    for owner in sorted({one.owner for one in share.files.values()}):
+        path = surveys[owner].path(cluster.model_root)
+        closed = [
+            file for file, one in share.files.items() if one.owner == owner and file in surveys[owner].model.closed
+        ]
+        if closed:
+            yield Fault(
+                owner,
+                f"may not read {', '.join(closed[:SHOWN])} in {path}, which {node.name} lacks",
+                f"let the user read the model: sudo chmod -R a+rX {path}",
             )
 
 

@@ -18,7 +18,12 @@ def settings(stack: Stack) -> Iterator[list[str]]:
     """Arguments for a stack whose model only the head has."""
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)
-    on("spark-1", "sh", "-c", f"mkdir -p {HOME} && cp -r /opt/models/tiny-qwen3 {HOME}/")
+    on(
+        "spark-1",
+        "sh",
+        "-c",
+        f"mkdir -p {HOME} && sudo cp -r /opt/models/tiny-qwen3 {HOME}/ && sudo chown -R aurora {HOME}",
+    )
     yield stack.configured(lab_settings() | {"model": MODEL, "weights": {"keep": False}})
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)

@@ -92,6 +92,7 @@ def model(**changes: Any) -> dict[str, Any]:
         "links": {},
         "outside": {},
         "lacks": {},
+        "closed": [],
         "free": 900_000_000_000,
         "writable": True,
     } | changes

@@ -96,6 +96,15 @@ def test_index_that_cannot_be_read_is_named(tmp_path: Path, index: bytes) -> Non
     assert [str(lack) for lack in found.lacks.values()] == [f"model.safetensors.index.json ({len(index)} found)"]
 
 
+@pytest.mark.parametrize("kept", [0, 5])
+def test_json_that_is_cut_off_is_no_file_to_copy_from(tmp_path: Path, kept: int) -> None:
+    """Else the head's torso would take the place of the worker's whole tokenizer."""
+    files = contents() | {"tokenizer.json": b'{"model": {}}'[:kept]}
+    found = seen(directory(tmp_path / "m", files))
+    assert [str(lack) for lack in found.lacks.values()] == [f"tokenizer.json ({kept} found)"]
+    assert "tokenizer.json" not in found.whole
+
+
 def test_configuration_is_part_of_a_model(tmp_path: Path) -> None:
     files = contents()
     del files["config.json"]

@@ -20,6 +20,7 @@ from hosts.faults import Fault
 from hosts.survey import Survey, dump, script, survey, survey_all
 from tests.samples import IMAGE_ID, MINIMAL, cluster, spark
 from tests.samples import survey as recorded
+from tests.samples.models import contents, directory
 
 QUESTION: dict[str, Any] = {
     "image": "none:1", "model": "/nowhere", "revision": "main", "ports": [], "paths": [], "devices": [], "home": None,
@@ -99,6 +100,17 @@ def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path:
         assert found["model"]["error"] == f"Permission denied: {closed}"
     else:
         assert found["missing"] == [str(closed / "inner")]
+
+
+def test_model_that_only_the_containers_root_reads_is_taken_as_it_is(tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", contents())
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    for file in model.iterdir():
+        file.chmod(0)
+    found = run(tmp_path, before="os.geteuid() or os.setuid(65534)  # root may read everything", model=str(model))
+    assert (found["model"]["error"], found["model"]["lacks"]) == ("", {})
+    assert set(found["model"]["closed"]) == set(contents())
 
 
 def test_listener_is_found_with_its_process(tmp_path: Path, listener: int) -> None:

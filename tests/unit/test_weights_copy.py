@@ -234,7 +234,7 @@ def asked(port: int, token: str, request: dict[str, Any]) -> bytes:
             link.sendall(json.dumps(request).encode() + b"\n")
             link.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: link.recv(1 << 16), b""))
-        except ConnectionError:
+        except OSError:  # it has hung up
             return b""
 
 

@@ -141,6 +141,15 @@ def test_directory_that_may_not_be_written_is_known_before_anything_starts() -> 
     assert faults({}, {"writable": False}) == [], "nothing is to be written"
 
 
+def test_file_that_may_not_be_read_is_a_fault_where_it_must_be_copied() -> None:
+    closed = {"closed": [SECOND]}
+    fault = only(closed, without(SECOND))
+    assert fault.node == "spark-1"
+    assert fault.cause == f"may not read {SECOND} in {PATH}, which spark-2 lacks"
+    assert fault.remedy.endswith(f"sudo chmod -R a+rX {PATH}")
+    assert faults(closed, closed) == [], "the containers' root reads it"
+
+
 def test_link_that_leads_outside_is_a_fault_unless_that_is_mounted_too() -> None:
     """C16."""
     linked = {"outside": {SECOND: "/data/blobs/1f"}}
