@@ -11,7 +11,7 @@ from hosts.fabric import Fabric, choose, port_hcas
 from hosts.faults import Fault, Faults
 from hosts.survey import Survey
 from settings import Cluster
-from tests.samples import MINIMAL, cluster, gids, hca, interface, survey, surveys
+from tests.samples import MINIMAL, cluster, hca, interface, survey, surveys
 
 Surveys = Mapping[str, Survey]
 MANAGEMENT = "10.1.230.{}/24"
@@ -252,85 +252,3 @@ def test_named_hca_that_is_absent_is_a_fault_with_those_there_are() -> None:
 def test_hcas_of_a_single_node_are_the_named_ones() -> None:
     found = cluster(nodes=[{"name": "spark-1", "ssh": "local", "hcas": ["rocep1s0f1"]}])
     assert choose(found, surveys(1))["spark-1"].hcas == ("rocep1s0f1",)
-
-
-TWO_CABLES = [
-    interface("enp1s0f0np0", "192.168.200.22/24", speed=200000),
-    interface("enp1s0f1np1", "192.168.200.12/24", speed=200000),
-]
-BOTH_CAGES = [
-    hca("roceP2p1s0f0", "enP2p1s0f0np0"),
-    hca("roceP2p1s0f1", "enP2p1s0f1np1"),
-    hca("rocep1s0f0", "enp1s0f0np0"),
-    hca("rocep1s0f1", "enp1s0f1np1"),
-]
-
-
-def test_two_candidates_in_one_subnet_are_named_with_the_setting_that_decides() -> None:
-    found = {"spark-1": survey(1, interfaces=TWO_CABLES, hcas=BOTH_CAGES), "spark-2": survey(2)}
-    (caught,) = refused("several interfaces in the fabric's subnet", cluster(), found)
-    assert caught.node == "spark-1"
-    assert "enp1s0f0np0 192.168.200.22, enp1s0f1np1 192.168.200.12" in caught.cause
-    assert "set `fabric` of spark-1" in caught.remedy
-    ends = choose(cluster(nodes=on_head(fabric="192.168.200.22")), found)
-    assert (ends["spark-1"].interface, ends["spark-1"].hcas) == ("enp1s0f0np0", ("roceP2p1s0f0", "rocep1s0f0"))
-
-
-def test_two_candidates_are_named_on_every_node_at_once() -> None:
-    found = {name: survey(i + 1, interfaces=TWO_CABLES, hcas=BOTH_CAGES) for i, name in enumerate(surveys())}
-    assert [fault.node for fault in refused("several interfaces", cluster(), found)] == ["spark-1", "spark-2"]
-
-
-def test_twins_in_one_subnet_are_one_cable() -> None:
-    twins = [interface("enP2p1s0f1np1", "192.168.200.22/24"), interface("enp1s0f1np1", "192.168.200.12/24")]
-    found = {"spark-1": survey(1, interfaces=twins), "spark-2": survey(2)}
-    assert choose(cluster(), found)["spark-1"].interface == "enp1s0f1np1"
-
-
-def test_roce_wins_over_another_interface_in_the_same_subnet() -> None:
-    other = interface("wlP9s9", "192.168.200.22/24", speed=400000)
-    found = {"spark-1": survey(1, interfaces=[other, TWO_CABLES[1]]), "spark-2": survey(2)}
-    assert choose(cluster(), found)["spark-1"].interface == "enp1s0f1np1"
-
-
-def test_several_addresses_on_one_interface_are_no_choice() -> None:
-    aliases = [interface("enp1s0f1np1", "192.168.200.12/24", "192.168.200.112/24")]
-    found = {"spark-1": survey(1, interfaces=aliases), "spark-2": survey(2)}
-    assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
-
-
-def down(*ends: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{**end, "state": "DOWN"} for end in ends]
-
-
-def test_port_without_a_cable_is_no_candidate() -> None:
-    """networkd keeps a static address while the port has no carrier."""
-    found = {name: survey(i + 1) for i, name in enumerate(surveys())}
-    ends = [*down(interface("enp1s0f0np0", "192.168.200.22/24", speed=200000)), TWO_CABLES[1]]
-    found["spark-1"] = survey(1, interfaces=ends, hcas=BOTH_CAGES)
-    assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
-
-
-def test_no_carrier_on_one_end_is_shown_where_no_subnet_is_shared() -> None:
-    found = {"spark-1": facts(*down(TWO_CABLES[1])), "spark-2": facts(interface("enp1s0f1np1", "192.168.200.13/24"))}
-    (caught,) = refused("no subnet is shared by all nodes", cluster(), found)
-    assert "spark-1: enp1s0f1np1 192.168.200.12/24 (no carrier)" in caught.evidence
-
-
-def test_given_address_without_carrier_asks_for_the_cable() -> None:
-    found = {"spark-1": facts(*down(TWO_CABLES[1])), "spark-2": survey(2)}
-    nodes = given("192.168.200.12", "192.168.200.13")
-    (caught,) = refused("which has no carrier", cluster(nodes=nodes), found)
-    assert (caught.node, "plug the cable in" in caught.remedy) == ("spark-1", True)
-
-
-def test_gid_index_is_left_to_nccl_where_it_finds_the_address() -> None:
-    table = gids("192.168.200.12")
-    found = {"spark-1": survey(1, hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=table)]), "spark-2": survey(2)}
-    assert choose(cluster(), found)["spark-1"].gid_index is None
-
-
-def test_gid_index_is_given_where_another_address_comes_first() -> None:
-    table = gids("169.254.7.7", "192.168.200.12")
-    found = {"spark-1": survey(1, hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=table)]), "spark-2": survey(2)}
-    assert [end.gid_index for end in choose(cluster(), found).values()] == [5, None]
