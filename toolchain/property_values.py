@@ -1,17 +1,16 @@
 """Property values as they travel between engine and provider: plain JSON with marked secrets and unknowns.
 
-The marks are those of the SDK (pulumi/runtime/rpc.py), which tells them to no one but itself.
+The marks are those of the engine's protocol (pulumi/runtime/rpc.py in the SDK, whose import costs a plugin 0.3 s).
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf import json_format, struct_pb2  # type: ignore[import-untyped]
-from pulumi.runtime import rpc
 
-UNKNOWN = rpc.UNKNOWN
-_SIGNATURE = rpc._special_sig_key  # noqa: SLF001
-_SECRET = rpc._special_secret_sig  # noqa: SLF001
+UNKNOWN = "04da6b54-80e4-46f7-96ec-b56ff0331ba9"
+SIGNATURE = "4dabf18193072939515e22adb298388d"
+SECRET = "1b47061264138c4ac30d75fd1eb44270"  # noqa: S105 - a mark, no secret
 
 Value = Any
 """None, bool, float, str, list or dict of such values."""
@@ -30,7 +29,7 @@ def to_struct(properties: dict[str, Value]) -> struct_pb2.Struct:
 
 def as_secret(value: Value) -> dict[str, Value]:
     """Marks a value as secret."""
-    return {_SIGNATURE: _SECRET, "value": value}
+    return {SIGNATURE: SECRET, "value": value}
 
 
 def plain(value: Value) -> Value:
@@ -38,7 +37,7 @@ def plain(value: Value) -> Value:
     if isinstance(value, list):
         return [plain(item) for item in value]
     if isinstance(value, dict):
-        if value.get(_SIGNATURE) == _SECRET:
+        if value.get(SIGNATURE) == SECRET:
             return plain(value.get("value"))
         return {key: plain(item) for key, item in value.items()}
     return value
@@ -55,7 +54,7 @@ def secrets_in(value: Value) -> Iterator[Value]:
         for item in value:
             yield from secrets_in(item)
     elif isinstance(value, dict):
-        if value.get(_SIGNATURE) == _SECRET:
+        if value.get(SIGNATURE) == SECRET:
             yield plain(value.get("value"))
         else:
             for item in value.values():

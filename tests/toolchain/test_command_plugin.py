@@ -5,13 +5,20 @@ from typing import Any
 
 import grpc  # type: ignore[import-untyped]
 import pytest
+from pulumi.runtime import rpc
 from pulumi.runtime.proto import provider_pb2
 
 from tests.toolchain.command_client import CommandClient, EngineLog
+from toolchain import property_values
 from toolchain.command_schema import INPUTS
 from toolchain.property_values import UNKNOWN, as_secret
 
 Kind = provider_pb2.PropertyDiff.Kind
+
+
+def test_marks_are_those_of_the_sdk() -> None:
+    marks = (property_values.UNKNOWN, property_values.SIGNATURE, property_values.SECRET)
+    assert marks == (rpc.UNKNOWN, rpc._special_sig_key, rpc._special_secret_sig)
 
 
 def message(error: pytest.ExceptionInfo[grpc.RpcError]) -> str:
