@@ -27,18 +27,13 @@ class Download:
     name: str
     """ORG/NAME."""
     revision: str
-    endpoint: str | None
     image: str
     """Docker's id of an image with huggingface_hub."""
     stack: str
+    endpoint: str | None = None
     mounts: Mapping[str, str] = field(default_factory=dict)
     """Directories of the node by their paths in the container, read-only: an engine may live there."""
     environment: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, data: Mapping[str, Any]) -> Download:
-        """What dataclasses.asdict made of it."""
-        return cls(**data)
 
 
 def command(wanted: Download, node: str, cache: str) -> list[str]:

@@ -36,7 +36,7 @@ class ModelWeightsProvider(Provider):
         """Something is missing, is another than before, or is to be read through now."""
         found = super().diff(id_, olds, news)
         asked = news["verify"] == "checksum" != olds.get("verify")
-        found.changes = found.changes or asked or bool(news["lacks"] or news["links"] or news["download"])
+        found.changes = found.changes or asked or bool(news["lacks"] or news["links"] or news.get("download"))
         return found
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
@@ -58,7 +58,7 @@ class ModelWeightsProvider(Provider):
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
         outs = {**props, "token": None, "lacks": {}, "links": {}, "compared": {}}
-        if props["download"]:
+        if props.get("download"):
             outs |= _downloaded(props)
         wanted: dict[str, dict[str, int]] = defaultdict(dict)
         for file, one in props["lacks"].items():

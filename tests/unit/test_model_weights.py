@@ -41,7 +41,7 @@ def props(head: Path, worker: Path, **changes: Any) -> dict[str, Any]:
     }
     found = plan(cluster(), facts)
     share = found.shares["spark-2"]
-    return {
+    given = {
         "connection": WORKER.dump(),
         "root": str(worker),
         "below": found.below,
@@ -59,6 +59,7 @@ def props(head: Path, worker: Path, **changes: Any) -> dict[str, Any]:
         "head": HEAD.dump(),
         "stack": "test",
     } | changes
+    return {key: value for key, value in given.items() if value is not None}  # as Pulumi passes it
 
 
 def created(given: dict[str, Any]) -> dict[str, Any]:
