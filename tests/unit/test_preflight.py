@@ -110,7 +110,10 @@ def test_what_preparation_will_stop_is_no_fault_whatever_it_holds() -> None:
 
 
 def test_stale_container_is_left_where_the_settings_do_not_name_it() -> None:
-    holder = {"gpu_processes": [occupant(container="s" * 64)], "docker": docker(container("reranker", "s", stack=None))}
+    holder: dict[str, Any] = {
+        "gpu_processes": [occupant(container="s" * 64)],
+        "docker": docker(container("reranker", "s", stack=None)),
+    }
     assert "container reranker" in only(faults(cluster(stale_containers=[]), **holder)).cause
 
 
