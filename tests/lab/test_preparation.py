@@ -24,11 +24,11 @@ SERVICE = "[Service]\nExecStart=/bin/sleep infinity\n{more}\n[Install]\nWantedBy
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-reranker.service"
 EMPTY = "test-preparation:1"
-RUN_CONTAINER = f"""
+RUN_CONTAINER = f"""set -e
 docker image inspect {EMPTY} >/dev/null 2>&1 || tar -cf - -T /dev/null | docker import - {EMPTY} >/dev/null
-docker run --detach --name vllm_node --restart always --network none --stop-signal KILL \
+docker run --detach --name "$1" --label "$2" --restart always --network none --stop-signal KILL \
   -v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro {EMPTY} /bin/sleep infinity >/dev/null
-docker inspect --format '{{{{.State.Pid}}}}' vllm_node
+docker inspect --format '{{{{.State.Pid}}}}' "$1"
 """
 """An image without any content, and the node's own programs in it."""
 
@@ -66,9 +66,9 @@ def container() -> str:
     return on(NODE, "docker", "ps", "-aq", "--filter", "name=^vllm_node$").strip()
 
 
-def run_container() -> str:
-    """Start the stale container; its process."""
-    return on(NODE, "sh", "-c", RUN_CONTAINER).strip()
+def run_container(name: str = "vllm_node", label: str = "test=preparation") -> str:
+    """Start a container, by default the stale one; its process."""
+    return on(NODE, "sh", "-c", RUN_CONTAINER, "sh", name, label).strip()
 
 
 def clean() -> None:
@@ -201,13 +201,12 @@ def test_what_was_stopped_before_a_refusal_is_put_back_too(own: Stack) -> None:
 
 def test_units_are_put_back_when_all_that_is_ours_has_left_the_node(own: Stack) -> None:
     seen = "/run/test-preparation"
-    listed = "docker ps -aq --filter"
-    ask = f"{listed} label=dgx-spark-cluster.stack=lab > {seen}; {listed} name=^ours$ >> {seen}"
-    install(CLUSTER, enabled=False, more=f"ExecStartPre=/bin/sh -c '{ask}'")
+    ours = ("--filter", "label=dgx-spark-cluster.stack=lab")
+    install(CLUSTER, enabled=False, more=f"ExecStartPre=/bin/sh -c 'docker ps -aq {' '.join(ours)} > {seen}'")
     done = own.up(*ONLY, "--target=**spark:Host::**")
     assert done.code == 0, done.output
-    on(NODE, "sh", "-c", RUN_CONTAINER.replace("vllm_node", "ours --label dgx-spark-cluster.stack=lab", 1), check=False)
-    assert on(NODE, "docker", "ps", "-q", "--filter", "name=^ours$").strip()
+    run_container("ours", "dgx-spark-cluster.stack=lab")
+    assert on(NODE, "docker", "ps", "-q", *ours).strip()
     gone = own.destroy()
     assert gone.code == 0, gone.output
     becomes(lambda: state(CLUSTER), ("active", "disabled"))
