@@ -27,6 +27,7 @@ sys.path.insert(0, {root!r})
 import pulumi
 
 from components.cluster import Cluster, ClusterArgs
+from hosts.findings import look
 from hosts.survey import Survey
 from settings import parse
 
@@ -58,7 +59,8 @@ settings = parse(
 )
 surveys = {{"spark-1": survey("192.168.200.12/24"), "spark-2": survey("192.168.200.13/24")}}
 key = pulumi.Output.secret({key!r}) if {key!r} else None
-Cluster(ClusterArgs(pulumi.get_stack(), settings, surveys, key))
+found = look(settings, pulumi.get_stack(), surveys)
+Cluster(ClusterArgs(pulumi.get_stack(), settings, surveys, found.fabric, found.image, key))
 """
 WORKER = "spark-2-ray-worker"
 SECOND_SERVE = {
