@@ -42,12 +42,12 @@ class Row:
 
 ALL = frozenset({"ray-head", "ray-worker", "serve"})
 QUICK = (
-    Row("remove", "ray-head", {HEAD: "create", WORKER: "replace", SERVE: "replace", GPUS: "create"}, ALL),
-    Row("freeze", "serve", {SERVING: "create"}, said="restarting the serve container on spark-1"),
     Row("raylet", "ray-worker", {GPUS: "create"}),
     Row("reboot", "spark-2", {GPUS: "create"}),
 )
 MORE = (
+    Row("remove", "ray-head", {HEAD: "create", WORKER: "replace", SERVE: "replace", GPUS: "create"}, ALL),
+    Row("freeze", "serve", {SERVING: "create"}, said="restarting the serve container on spark-1"),
     Row("remove", "serve", {SERVE: "create", SERVING: "create"}, frozenset({"serve"})),
     Row("remove", "ray-worker", {WORKER: "create", SERVE: "replace"}, frozenset({"ray-worker", "serve"})),
     Row("stop", "serve", {SERVE: "update", SERVING: "create"}),
