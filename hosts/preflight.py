@@ -8,9 +8,10 @@ from hosts import ownership, weights_plan
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.stale import Stale
-from hosts.survey import Survey
+from hosts.survey import Container, GpuProcess, Listener, Survey
 from settings import NEEDED_UNITS, Cluster, Node
 
+DOCKER_UNIT = "docker.service"
 IDLE_MIB = 64
 """GPU memory that does not count as held: an idle desktop showed 18 MiB (Xorg, gnome-shell) in the field case."""
 
@@ -29,7 +30,8 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _occupants(stack, node, facts, stale, by_hand)
             faults += _mounts(node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
-            faults += _ports(cluster, stack, node, facts, stale)
+            if node == cluster.head:
+                faults += _ports(cluster, stack, facts, stale, by_hand)
     return faults + list(weights_plan.check(cluster, surveys))
 
 
@@ -90,16 +92,24 @@ def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: str
             continue
         if stale.holds(process.container, process.unit) or (process.mib is not None and process.mib < IDLE_MIB):
             continue
-        held, stop = f"pid {process.pid}", f"{by_hand} sudo kill {process.pid}"
-        if container:
-            held = f"{held}, container {container.name}"
-            stop = f"{by_hand} docker stop {container.name}; or have it removed: add it to `stale_containers`"
-        elif process.unit:
-            held, stop = f"{held}, unit {process.unit}", f"{by_hand} sudo systemctl disable --now {process.unit}"
-            if process.unit not in NEEDED_UNITS:
-                stop += "; or have it stopped: add it to `stale_units`"
+        held, stop = _holder(process, container, by_hand)
         memory = "an unknown amount of memory" if process.mib is None else f"{process.mib} MiB"
         yield Fault(node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {stop}")
+
+
+def _holder(process: GpuProcess | Listener, container: Container | None, by_hand: str) -> tuple[str, str]:
+    """What is known of a process, and what stops it; both empty where only root may know."""
+    held = [f"pid {process.pid}"] if process.pid else []
+    stop = f"{by_hand} sudo kill {process.pid}" if process.pid else ""
+    if container:
+        held.append(f"container {container.name}")
+        stop = f"{by_hand} docker stop {container.name}; or have it removed: add it to `stale_containers`"
+    elif process.unit:
+        held.append(f"unit {process.unit}")
+        stop = f"{by_hand} sudo systemctl disable --now {process.unit}"
+        if process.unit not in NEEDED_UNITS:
+            stop += "; or have it stopped: add it to `stale_units`"
+    return ", ".join(held), stop
 
 
 def _mounts(node: Node, facts: Survey) -> Iterator[Fault]:
@@ -124,26 +134,26 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
             )
 
 
-def _ports(cluster: Cluster, stack: str, node: Node, facts: Survey, stale: Stale) -> Iterator[Fault]:
+def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+    """Who listens on the head where we must; workers listen where there is room."""
     needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
-    ours = {
-        container.labels.get("role"): container
-        for container in facts.docker.containers
-        if container.labels.get("stack") == stack
-    }
-    if node != cluster.head:
-        return
+    containers = {container.id: container for container in facts.docker.containers}
+    ours = {one.labels.get("role"): one for one in containers.values() if one.labels.get("stack") == stack}
     for listener in facts.listeners:
         if stale.holds(listener.container, listener.unit):
             continue
         role, setting = needed[listener.port]
-        own = ours.get(role)
-        # Without root the process is not shown: then the living container of that role is taken to own its port.
-        if own and (listener.container == own.id or (listener.pid is None and own.state in ("running", "paused"))):
+        own, container = ours.get(role), containers.get(listener.container)
+        # Without root the process is not shown, and Docker's unit is all that a cgroup says where v1 and v2 are mixed:
+        # then the living container of that role is taken to own its port.
+        unknown = listener.pid is None and container is None and listener.unit in ("", DOCKER_UNIT)
+        if own and (container == own or (unknown and own.state in ("running", "paused"))):
             continue
-        who = f"{listener.process} (pid {listener.pid})" if listener.pid else "a process of another user"
+        held, stop = _holder(listener, container, by_hand)
+        who = (listener.process or "a process of another user") + (f" ({held})" if held else "")
+        stop = stop or f"{by_hand} sudo ss -ltnp 'sport = :{listener.port}' shows it"
         yield Fault(
-            node.name,
+            cluster.head.name,
             f"port {listener.port} is taken by {who} on {listener.address}",
-            f"stop that process, or choose another `{setting}`",
+            f"stop it: {stop}; or choose another `{setting}`",
         )

@@ -124,7 +124,6 @@ class Survey(Fact):
 
     hostname: str
     architecture: str
-    cpus: int
     docker: Annotated[Docker, BeforeValidator(lambda value: value or {})]
     gpus: tuple[Gpu, ...]
     gpu_error: str

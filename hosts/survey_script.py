@@ -77,6 +77,7 @@ def docker(image: str) -> dict[str, Any]:
                 "image": row["ImageID"],
                 "state": row["State"],
                 "labels": {k[len(LABEL) :]: v for k, v in (row.get("Labels") or {}).items() if k.startswith(LABEL)},
+                "published": [[port.get("IP"), port.get("PublicPort")] for port in row.get("Ports") or []],
             }
             for row in engine.get("/containers/json?all=1") or []
         ]
@@ -133,16 +134,20 @@ def gpu_processes() -> list[dict[str, Any]]:
         name, _, memory = rest.rpartition(",")
         if pid.strip().isdigit():
             mib = int(memory) if memory.strip().isdigit() else None
-            found.append({"pid": int(pid), "name": name.strip(), "mib": mib, **owner(int(pid))})
+            found.append({"pid": int(pid), "name": name.strip(), "mib": mib, **owner(cgroups(int(pid)))})
     return found
 
 
-def owner(pid: int) -> dict[str, str]:
-    """Container and systemd unit that a process belongs to, by its cgroups; empty where it has none."""
+def cgroups(pid: int) -> str:
+    """Cgroups of a process, one a line; empty where it is gone."""
     try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text()
+        return Path(f"/proc/{pid}/cgroup").read_text()
     except OSError:
-        groups = ""
+        return ""
+
+
+def owner(groups: str) -> dict[str, str]:
+    """Container and systemd unit that cgroups belong to; empty where there is none."""
     containers = re.findall(r"[0-9a-f]{64}", groups)
     units = re.findall(r"/([^/\n]+\.service)", groups)
     # A unit of a user's own manager (user@1000.service/…) is none that root could stop by its name.
@@ -177,27 +182,39 @@ def interfaces() -> list[dict[str, Any]]:
     return found
 
 
-def listeners(ports: list[int]) -> list[dict[str, Any]]:
-    """Who listens on the ports that the cluster needs. Processes of other users show only with sudo."""
+def listeners(ports: list[int], containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Who listens on the ports that the cluster needs.
+
+    Processes of other users show only with sudo, but everybody is told the cgroup, and so the unit or container. Behind
+    a published port is its container, and not Docker, whose proxy listens.
+    """
     if not ports:
         return []
     expression = " or ".join(f"sport = :{port}" for port in ports)
-    argv = ("ss", "-Hltnp", expression)
+    argv = ("ss", "-Hltnp", "--cgroup", expression)
     done = run(*argv)
-    if done.stdout.strip() and "pid=" not in done.stdout:
+    if done.returncode:  # before iproute2 5.8 there is no --cgroup
+        argv = ("ss", "-Hltnp", expression)
+        done = run(*argv)
+    if any("pid=" not in line for line in done.stdout.splitlines()):
         elevated = run("sudo", "-n", *argv)
         done = elevated if elevated.returncode == 0 else done
+    published = {(ip, port): container["id"] for container in containers for ip, port in container["published"]}
     found = []
     for line in done.stdout.splitlines():
         address, _, port = line.split()[3].rpartition(":")
         process = re.search(r'\(\("(?P<name>[^"]*)",pid=(?P<pid>\d+)', line)
+        group = re.search(r" cgroup:(\S+)", line)
+        known = owner(cgroups(int(process["pid"])) if process else group[1] if group else "")
+        behind = published.get((address.strip("[]").replace("*", "::"), int(port)))
         found.append(
             {
                 "port": int(port),
                 "address": address,
                 "process": process["name"] if process else "",
                 "pid": int(process["pid"]) if process else None,
-                **owner(int(process["pid"]) if process else 0),
+                **known,
+                **({"container": behind} if behind else {}),
             }
         )
     return found
@@ -248,11 +265,10 @@ def main(
             {
                 "hostname": socket.gethostname(),
                 "architecture": platform.machine(),
-                "cpus": os.cpu_count() or 0,
                 "docker": (engine := docker(question["image"])),
                 **gpus(),
                 "interfaces": interfaces(),
-                "listeners": listeners(question["ports"]),
+                "listeners": listeners(question["ports"], engine.get("containers", [])),
                 "units": stale,
                 "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
                 "model": look(at_home(question["model"]), question["revision"]),

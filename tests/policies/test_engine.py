@@ -35,7 +35,7 @@ from settings import parse
 def survey(address):
     return Survey.model_validate(
         dict(
-            hostname="spark", architecture="aarch64", cpus=20, gpus=[], gpu_error="", gpu_processes=[], hcas=[],
+            hostname="spark", architecture="aarch64", gpus=[], gpu_error="", gpu_processes=[], hcas=[],
             listeners=[], missing=[], devices=["/dev/infiniband"],
             docker=dict(image={image_id!r} and dict(Id={image_id!r})),
             interfaces=[dict(name="enp1s0f1np1", addresses=[address], mtu=9000, speed=200000)],

@@ -103,7 +103,6 @@ def spark(number: int, **changes: Any) -> dict[str, Any]:
     return {
         "hostname": f"spark-{number:04d}",
         "architecture": "aarch64",
-        "cpus": 20,
         "docker": {"version": "28.5.2", "driver": "overlay2", "image": inspected(), "containers": []},
         "gpus": [{"index": 0, "name": "NVIDIA GB10", "uuid": f"GPU-{number}"}],
         "gpu_error": "",

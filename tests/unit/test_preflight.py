@@ -215,6 +215,43 @@ def test_port_taken_by_another_user_is_named_as_such() -> None:
     assert "taken by a process of another user" in only(faults(listeners=[listener(30000)])).cause
 
 
+@pytest.mark.parametrize(
+    ("changes", "who", "stop"),
+    [
+        ({"unit": "jupyter.service"}, "a process of another user (unit jupyter.service)", "disable --now jupyter.serv"),
+        ({"container": "s" * 64}, "a process of another user (container grafana)", "docker stop grafana"),
+        (
+            {"process": "docker-proxy", "pid": 7, "container": "s" * 64, "unit": "docker.service"},
+            "docker-proxy (pid 7, container grafana)",
+            "docker stop grafana",
+        ),
+        ({}, "a process of another user", "sudo ss -ltnp 'sport = :30000' shows it"),
+    ],
+)
+def test_who_takes_a_port_is_named_with_what_stops_it(changes: dict[str, Any], who: str, stop: str) -> None:
+    fault = only(faults(docker=docker(container("grafana", "s", stack=None)), listeners=[listener(30000) | changes]))
+    assert fault.cause == f"port 30000 is taken by {who} on 10.1.230.180"
+    assert stop in fault.remedy
+
+
+def test_port_of_what_preparation_will_stop_is_no_fault_without_root() -> None:
+    """The field case: vllm-proxy.service of root on the port of serve, and a user whose sudo allows systemctl only."""
+    reranker = container("reranker", "serve", stack=None)
+    found = faults(
+        units=[unit("vllm-proxy.service")],
+        docker=docker(reranker),
+        listeners=[listener(30000) | {"unit": "vllm-proxy.service"}, listener(6379, container=reranker["id"])],
+    )
+    assert found == []
+
+
+def test_unit_on_our_port_is_foreign_while_our_container_lives_without_root() -> None:
+    serve = docker(container(SERVE, "serve"))
+    fault = only(faults(docker=serve, listeners=[listener(30000) | {"unit": "jupyter.service"}]))
+    assert "unit jupyter.service" in fault.cause
+    assert faults(docker=serve, listeners=[listener(30000) | {"unit": "docker.service"}]) == []
+
+
 def test_port_in_another_container_than_ours_is_a_fault() -> None:
     serve = container(SERVE, "serve")
     assert "port 30000 is taken by" in only(

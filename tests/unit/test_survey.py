@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import platform
+import shutil
 import socket
 import subprocess
 import sys
@@ -57,7 +58,6 @@ def tool(tmp_path: Path, name: str, output: str, code: int = 0) -> str:
 def test_script_runs_here_and_its_answer_is_a_survey(tmp_path: Path) -> None:
     found = Survey.model_validate(run(tmp_path, before=tool(tmp_path, "docker", "")))
     assert (found.hostname, found.architecture) == (socket.gethostname(), platform.machine())
-    assert found.cpus == os.cpu_count()
     assert found.docker.error.startswith("Docker does not answer")
     assert (found.model.exists, found.model.error) == (False, "")
 
@@ -120,6 +120,41 @@ def test_listener_is_found_with_its_process(tmp_path: Path, listener: int) -> No
 
 def test_no_ports_asked_no_listeners_told(tmp_path: Path, listener: int) -> None:  # noqa: ARG001 - something listens
     assert run(tmp_path)["listeners"] == []
+
+
+UNIT_ONLY = "LISTEN 0      128    10.1.230.180:30000 0.0.0.0:* cgroup:/system.slice/vllm-proxy.service"
+"""ss of iproute2 6.1 for another user's socket: no process, but its cgroup."""
+PROXY = 'LISTEN 0      4096   0.0.0.0:30000 0.0.0.0:* users:(("docker-proxy",pid=1,fd=7)) cgroup:/'
+ASK = "print(json.dumps(listeners([30000], {containers!r})))\nraise SystemExit\n"
+
+
+def listening(tmp_path: Path, tools: str, *published: tuple[str, int]) -> dict[str, Any]:
+    """The one listener on port 30000 beside a container with these published ports."""
+    (found,) = run(tmp_path, before=tools + "\n" + ASK.format(containers=[{"id": "c" * 64, "published": published}]))
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("sudo", [0, 1])
+def test_unit_of_a_listener_is_told_without_root(tmp_path: Path, sudo: int) -> None:
+    tools = f"{tool(tmp_path, 'ss', UNIT_ONLY)}\n{tool(tmp_path, 'sudo', UNIT_ONLY, sudo)}"
+    found = listening(tmp_path, tools, ("127.0.0.1", 30000))
+    assert (found["pid"], found["container"], found["unit"]) == (None, "", "vllm-proxy.service")
+
+
+@pytest.mark.parametrize("line", [PROXY, PROXY.replace("0.0.0.0:30000", "[::]:30000"), PROXY.partition(" users")[0]])
+def test_behind_a_published_port_is_its_container(tmp_path: Path, line: str) -> None:
+    tools = f"{tool(tmp_path, 'ss', line)}\n{tool(tmp_path, 'sudo', '', 1)}"
+    found = listening(tmp_path, tools, ("0.0.0.0", 30000), ("::", 30000))  # noqa: S104 - as Docker says it
+    assert found["container"] == "c" * 64
+
+
+def test_ss_that_knows_no_cgroups_is_asked_without(tmp_path: Path, listener: int) -> None:
+    older = f'#!/bin/sh\ncase "$*" in *--cgroup*) exit 255 ;; esac\nexec {shutil.which("ss")} "$@"\n'
+    before = tool(tmp_path, "ss", "")
+    (tmp_path / "bin" / "ss").write_text(older)
+    (found,) = run(tmp_path, before=before, ports=[listener])["listeners"]
+    assert found["pid"] == os.getpid()
 
 
 def test_gpus_of_a_gb10(tmp_path: Path) -> None:
@@ -201,7 +236,7 @@ def test_sudo_is_asked_only_for_what_will_be_needed(tmp_path: Path, code: int) -
 
 def test_unit_of_a_user_is_none_that_root_could_stop(tmp_path: Path) -> None:
     groups = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/jupyter.service\n"
-    ask = f"Path.read_text = lambda _: {groups!r}\nprint(json.dumps(owner(1)))\nraise SystemExit\n"
+    ask = f"Path.read_text = lambda _: {groups!r}\nprint(json.dumps(owner(cgroups(1))))\nraise SystemExit\n"
     assert run(tmp_path, before=ask) == {"container": "", "unit": ""}
 
 
