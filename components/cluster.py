@@ -89,6 +89,10 @@ class Cluster(pulumi.ComponentResource):
             arguments=vllm_image.arguments(settings),
             opts=pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(deleted_with=head.host)),
         )
+        # On no node before all of them have what is to come instead: a live service ends for nothing less.
+        ready = [gate, *(node.image for node in nodes), *(node.weights for node in nodes)]
+        for node in nodes:
+            node.preparation.stop(ready)
         ray = Ray(settings, nodes, gate, inside)
         serve = Serve(
             settings,

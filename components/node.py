@@ -101,7 +101,7 @@ class Node(pulumi.ComponentResource):
                 inside,
                 pulumi.ResourceOptions(
                     # Units are put back only when all that is ours has left the node.
-                    depends_on=[self.preparation.stopped],
+                    depends_on=[self.preparation.found],
                     hooks=pulumi.ResourceHookBinding(before_create=[takeover]),
                 ),
             ),
@@ -242,6 +242,7 @@ class Node(pulumi.ComponentResource):
             opts: parent and dependencies.
         """
         args = self.args
+        assert self.preparation.stopped  # noqa: S101 - Cluster declares it before the first role
         labels: dict[str, pulumi.Input[str]] = {
             **self.own.labels,
             **ownership.labels(args.stack, self.name, role),
@@ -274,7 +275,7 @@ class Node(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions.merge(self.roles, opts),
                 pulumi.ResourceOptions(
-                    depends_on=[self.weights],
+                    depends_on=[self.weights, self.preparation.stopped],
                     delete_before_replace=True,
                     hooks=pulumi.ResourceHookBinding(before_create=[self.claim, *before]),
                 ),

@@ -1,8 +1,9 @@
-"""Preparation: what the settings call stale on a node is stopped before anything of ours comes there (ADR 9)."""
+"""Preparation: what the settings call stale on a node is stopped last before Ray, and put back last of all (ADR 9)."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pulumi
@@ -19,7 +20,8 @@ class Preparation(pulumi.ComponentResource):
     """Two commands on a node: one remembers what was found and puts it back when it is deleted, one stops it.
 
     They are two so that the state knows what was found before the first unit is stopped, whatever happens then.
-    Everything of ours on the node must depend on :attr:`stopped`, and so be gone before units are put back.
+    Everything of ours on the node must depend on :attr:`found`, and so be gone before units are put back; what needs
+    the GPU or a port, on what :meth:`stop` makes.
     """
 
     def __init__(
@@ -41,30 +43,38 @@ class Preparation(pulumi.ComponentResource):
             opts: as usual.
         """
         super().__init__("dgx-spark-cluster:index:Preparation", node, None, opts)
-
-        def command(verb: str, *records: str) -> str:
-            encoded = (f'"$(printf %s "${record}" | base64 | tr -d \'\\n\')"' for record in records)
-            return " ".join([shlex.join(connection.command("python3", "-", node, verb)), *encoded, "<", SCRIPT])
-
+        self.node, self.connection, self.stale = node, connection, stale
         if stale:
             pulumi.log.warn(f"{node}: preparation {stale}; `stale_units` and `stale_containers` name them")
-        # What is found alive again is a change; that nothing is alive any more is none.
-        unless_found = pulumi.ResourceOptions(parent=self, ignore_changes=[] if stale else ["environment"])
-        found = {"FOUND": stale.dump()}
         self.found = local.Command(
             f"{node}-found",
-            create=command("remember", "FOUND", "PULUMI_COMMAND_STDOUT"),
-            delete=command("restore", "PULUMI_COMMAND_STDOUT") if restore else None,
-            environment=found,
+            create=self._command("remember", "FOUND", "PULUMI_COMMAND_STDOUT"),
+            delete=self._command("restore", "PULUMI_COMMAND_STDOUT") if restore else None,
+            environment={"FOUND": stale.dump()},
             logging=local.Logging.NONE,
-            opts=unless_found,
+            # What is found alive again is a change; that nothing is alive any more is none.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=[] if stale else ["environment"]),
         )
+        self.stopped: local.Command | None = None
+
+    def stop(self, after: Sequence[pulumi.Resource]) -> None:
+        """Declare what stops it, once `after` has shown that something can come in its place."""
         self.stopped = local.Command(
-            f"{node}-stopped",
-            create=command("stop", "FOUND"),
+            f"{self.node}-stopped",
+            create=self._command("stop", "FOUND"),
             logging=local.Logging.STDOUT,  # what it says of a failure is in the error
             # With the time: the same unit may be alive again after the next reboot.
-            environment={**found, "AT": datetime.now(UTC).isoformat(timespec="seconds")},
-            opts=pulumi.ResourceOptions.merge(unless_found, pulumi.ResourceOptions(depends_on=[self.found])),
+            environment={"FOUND": self.stale.dump(), "AT": datetime.now(UTC).isoformat(timespec="seconds")},
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=[self.found, *after],
+                # Where nothing is alive, another way to the node must not stop once more what was alive long ago.
+                ignore_changes=[] if self.stale else ["create", "environment"],
+            ),
         )
         self.register_outputs({})
+
+    def _command(self, verb: str, *records: str) -> str:
+        """The shell line that runs a verb of the script on the node, with records from variables."""
+        encoded = (f'"$(printf %s "${record}" | base64 | tr -d \'\\n\')"' for record in records)
+        return " ".join([shlex.join(self.connection.command("python3", "-", self.node, verb)), *encoded, "<", SCRIPT])

@@ -1,7 +1,7 @@
 """Stale units and containers on a node: named, stopped, remembered, stopped again, put back.
 
-The program and its settings are the lab's; the engine is told to touch nothing but the preparation of the nodes, so
-that no cluster has to be loaded for it.
+The program and its settings are the lab's; the engine is told to touch nothing but the nodes, without roles, and the
+image's gate, so that no cluster has to be loaded for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from tests.lab.conftest import Result, Stack, connect, lab_settings, on
 
 NODE = "spark-2"
 TARGETS = ("Cluster", "Cluster$**:Node", "Cluster$**:Preparation", "Cluster$**:Command")
-ONLY = [f"--target=**index:{types}::**" for types in TARGETS]
+NEEDED = ("Host", "NodeImage", "ModelWeights", "ImageGate")
+"""What must be there before something is stopped."""
+ONLY = [f"--target=**index:{types}::**" for types in TARGETS] + [f"--target=**spark:{type_}::**" for type_ in NEEDED]
 SERVICE = "[Service]\nExecStart=/bin/sleep infinity\n{more}\n[Install]\nWantedBy=multi-user.target\n"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-reranker.service"
@@ -172,6 +174,19 @@ def test_stale_things_are_named_stopped_stopped_again_and_put_back(own: Stack) -
         assert changes(own) == {}
     assert record(own)["units"][CLUSTER] == {"runs": True, "enabled": "enabled"}
 
+    # Another way to the node while a stopped unit runs on purpose, and another is gone.
+    sudo("systemctl", "start", CLUSTER)
+    sudo("rm", f"/etc/systemd/system/{PROXY}")
+    sudo("systemctl", "daemon-reload")
+    settings = copy.deepcopy(lab_settings())
+    settings |= {"stale_units": [STUBBORN], "deadlines": settings.get("deadlines", {}) | {"connect": 17}}
+    done = own.up(*ONLY, *own.configured(settings))
+    assert done.code == 0, done.output
+    assert state(CLUSTER) == ("active", "disabled")
+    assert set(record(own)["units"]) == {CLUSTER, PROXY}
+    install(PROXY, enabled=False)
+    sudo("systemctl", "stop", CLUSTER, PROXY)
+
     gone = own.destroy()
     assert gone.code == 0, gone.output
     becomes(lambda: (state(CLUSTER), state(PROXY)), (("active", "enabled"), ("active", "disabled")))
@@ -186,6 +201,17 @@ def test_units_stay_stopped_where_the_settings_say_so(own: Stack) -> None:
     gone = own.destroy()
     assert gone.code == 0, gone.output
     assert state(CLUSTER) == ("inactive", "disabled")
+
+
+def test_nothing_is_stopped_for_an_image_that_does_not_come(own: Stack) -> None:
+    """A live service of earlier days must not end for it."""
+    install(CLUSTER, enabled=True)
+    settings = copy.deepcopy(lab_settings()) | {"image": "localhost:5/absent/vllm:1", "image_archive": None}
+    refused(own.up(*ONLY, *own.configured(settings)), "image localhost:5/absent/vllm:1 is on no node")
+    assert state(CLUSTER) == ("active", "enabled")
+    gone = own.destroy()
+    assert gone.code == 0, gone.output
+    assert state(CLUSTER) == ("active", "enabled")
 
 
 def test_what_was_stopped_before_a_refusal_is_put_back_too(own: Stack) -> None:
@@ -203,7 +229,7 @@ def test_units_are_put_back_when_all_that_is_ours_has_left_the_node(own: Stack) 
     seen = "/run/test-preparation"
     ours = ("--filter", "label=dgx-spark-cluster.stack=lab")
     install(CLUSTER, enabled=False, more=f"ExecStartPre=/bin/sh -c 'docker ps -aq {' '.join(ours)} > {seen}'")
-    done = own.up(*ONLY, "--target=**spark:Host::**")
+    done = own.up(*ONLY)
     assert done.code == 0, done.output
     run_container("ours", "dgx-spark-cluster.stack=lab")
     assert on(NODE, "docker", "ps", "-q", *ours).strip()

@@ -38,8 +38,16 @@ def test_clean_node_is_registered_as_one_where_no_change_is_seen(program: Progra
     assert found_on(outcome) == dict.fromkeys(
         ("spark-1-found", "spark-1-stopped", "spark-2-found", "spark-2-stopped"), NOTHING
     )
-    assert {one.ignore_changes for one in outcome.of(COMMAND)} == {("environment",)}
     assert outcome.warnings == []
+
+
+def test_another_way_to_a_clean_node_stops_nothing_once_more_but_is_known_for_the_way_back(program: Program) -> None:
+    """Options of ssh are part of the command; a unit that was stopped once may be gone, or run on purpose."""
+    outcome = program.run()
+    ignored = {one.name: set(one.ignore_changes) for one in outcome.of(COMMAND)}
+    for node in ("spark-1", "spark-2"):
+        assert ignored[f"{node}-found"] == {"environment"}
+        assert ignored[f"{node}-stopped"] == {"create", "environment"}
 
 
 def test_what_is_stale_is_named_and_given_to_its_node_alone(program: Program) -> None:
@@ -67,17 +75,28 @@ def test_stopping_is_repeated_whenever_something_is_alive_but_the_record_is_chan
     assert set(outcome["spark-2-found"].inputs["environment"]) == {"FOUND"}
 
 
-def test_everything_of_ours_comes_after_its_node_is_prepared_and_leaves_before_units_are_put_back(
+def test_nothing_is_stopped_before_every_node_has_image_and_model_and_the_image_is_found_good(
+    program: Program,
+) -> None:
+    """A live service must not end for an image that is without Ray or a model that does not arrive."""
+    outcome = program.run(facts=one_stale())
+    needed = [*outcome.of(":NodeImage"), *outcome.of(":ModelWeights"), *outcome.of(":ImageGate")]
+    assert len(needed) == 5
+    for node in ("spark-1", "spark-2"):
+        assert all(outcome.reaches(outcome[f"{node}-stopped"], one) for one in needed)
+
+
+def test_what_needs_gpu_or_port_comes_after_its_node_is_prepared_and_all_leaves_before_units_are_put_back(
     program: Program,
 ) -> None:
     outcome = program.run(facts=one_stale())
     for node in ("spark-1", "spark-2"):
         found, stopped, host = (outcome[name] for name in (f"{node}-found", f"{node}-stopped", f"Host {node}"))
         assert outcome.reaches(stopped, found)
-        assert outcome.reaches(host, stopped)
+        assert outcome.reaches(host, found)
         roles = [one for one in outcome.of(CONTAINER) if one.labels["dgx-spark-cluster.node"] == node]
         assert roles
-        assert all(outcome.reaches(one, host) for one in roles)
+        assert all(outcome.reaches(one, host) and outcome.reaches(one, stopped) for one in roles)
         # Else the engine would skip the delete that puts units back.
         assert not found.deleted_with
         assert found.inputs["delete"]
