@@ -91,8 +91,8 @@ class Cluster(pulumi.ComponentResource):
         )
         # On no node before all of them have what is to come instead: a live service ends for nothing less.
         ready = [gate, *(node.image for node in nodes), *(node.weights for node in nodes)]
-        for node in nodes:
-            node.preparation.stop(ready)
+        for one in nodes:
+            one.preparation.stop(ready)
         ray = Ray(settings, nodes, gate, inside)
         serve = Serve(
             settings,

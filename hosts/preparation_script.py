@@ -79,9 +79,14 @@ def restore(before: dict[str, Any]) -> list[str]:
     return refused
 
 
+def read(text: str) -> Any:
+    """A record. What was kept is all that the session printed: a login shell's own words may stand before it."""
+    return json.loads(base64.b64decode(text).decode().strip().splitlines()[-1])
+
+
 def main(node: str, verb: str, *records: str) -> None:
     """Carry out a verb; what is refused ends with its cause and the next step."""
-    found, before = [*(json.loads(base64.b64decode(text)) for text in records if text), NOTHING, NOTHING][:2]
+    found, before = [*(read(text) for text in records if text), NOTHING, NOTHING][:2]
     if verb == "remember":
         remember(found, before)
     elif verb == "stop":

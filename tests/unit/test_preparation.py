@@ -50,7 +50,10 @@ class Node:
     def run(self, verb: str, *records: object, root: bool = True) -> subprocess.CompletedProcess[str]:
         """Run the script as preparation does."""
         script = (ROOT / SCRIPT).read_text().replace("os.geteuid() == 0", str(root))
-        encoded = [base64.b64encode(json.dumps(record).encode()).decode() for record in records]
+        encoded = [
+            base64.b64encode((record if isinstance(record, str) else json.dumps(record)).encode()).decode()
+            for record in records
+        ]
         return subprocess.run(
             [sys.executable, "-", "spark-2", verb, *encoded],
             input=script, capture_output=True, text=True, env=self.environment, check=False,
@@ -152,6 +155,15 @@ def test_record_keeps_what_was_seen_first(node: Node) -> None:
         {"a.service": UNIT, "b.service": UNIT}, vllm_node="aaa"
     )
     assert node.calls == []
+
+
+def test_record_is_read_behind_what_a_login_shell_prints(node: Node) -> None:
+    """PULUMI_COMMAND_STDOUT is all of the session's output."""
+    before = record({"a.service": UNIT}, vllm_node="aaa")
+    noisy = f"Welcome to spark-2!\n{{}}\n{json.dumps(before)}\n"
+    assert json.loads(node.run("remember", record(), noisy).stdout) == before
+    assert node.run("restore", noisy).returncode == 0
+    assert "systemctl enable a.service" in node.calls
 
 
 def test_units_are_put_back_as_they_were_without_waiting_for_them(node: Node) -> None:
