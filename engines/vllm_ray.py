@@ -116,6 +116,6 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
     gid_index = fabric.gid_index if own.gid_index is None else own.gid_index
     if gid_index is not None:
         values["NCCL_IB_GID_INDEX"] = str(gid_index)
-    if cluster.require_rdma:
+    if cluster.require_rdma and len(cluster.nodes) > 1:  # a single node has no network to cross
         values["NCCL_NET"] = "IB"
     return values | own.environment

@@ -1,4 +1,4 @@
-"""Which address, interface and HCAs each node uses on the RoCE link: found from facts, never from a fixed name."""
+"""Which address, interface and HCAs each node uses on the fabric: found from facts, never from a fixed name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fabric:
     address: str
     interface: str
     hcas: tuple[str, ...]
-    """RoCE devices of the port, both PCIe twins of a Spark's QSFP cage; empty without RDMA."""
+    """RDMA devices of the port, both PCIe twins of a Spark's QSFP cage; empty without RDMA."""
     reason: str
     """Why this address."""
     gid_index: int | None = None
@@ -41,7 +41,7 @@ class Fabric:
 def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
     """The fabric end of every node.
 
-    An address given in the settings wins; otherwise the one subnet that all nodes share over RoCE, else the fastest
+    An address given in the settings wins; otherwise the one subnet that all nodes share over RDMA, else the fastest
     shared one. Interfaces without a cable do not count, and only the interface and the HCAs that the settings name are
     looked at, where they name any.
 
@@ -64,6 +64,7 @@ def _choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric
     ends = _each(cluster, lambda node: given[node.name] or _in(node, facts[node.name], network))
     _distinct(ends)
     found: dict[str, Fabric] = {}
+    _each(cluster, lambda node: _cabled(node, cluster.of(node), facts[node.name]))
     for node in cluster.nodes:
         interface, address = ends[node.name]
         named, own = cluster.of(node).hcas, facts[node.name]
@@ -108,7 +109,7 @@ def _given(node: Node, facts: Survey) -> End:
 
 
 def _in(node: Node, own: Survey, network: Network | None) -> End:
-    """The node's end in the chosen subnet: over RoCE before others, then the fastest; a tie is the user's to decide."""
+    """The node's end in the chosen subnet: over RDMA before others, then the fastest; a tie is the user's to decide."""
     firsts: dict[str, End] = {}
     for interface, address in _connected(own):
         if address.network == network:
@@ -158,6 +159,18 @@ def _named(own: Overridable, node: str, facts: Survey) -> Survey:
     return facts.model_copy(update={"interfaces": chosen})
 
 
+def _cabled(node: Node, own: Overridable, facts: Survey) -> None:
+    """A Fault where the settings name an RDMA device that can carry nothing."""
+    down = [hca for hca in facts.hcas if hca.name in (own.hcas or ()) and not hca.active]
+    if down:
+        raise Fault(
+            node.name,
+            "`hcas` names RDMA devices that are not active: " + ", ".join(f"{hca.name} {hca.state}" for hca in down),
+            "plug the cable in at both ends, or leave them out of `hcas`; these are active: "
+            + (", ".join(hca.name for hca in facts.hcas if hca.active) or "none"),
+        )
+
+
 def _alone(cluster: Cluster, surveys: Mapping[str, Survey]) -> Fabric:
     facts = surveys[cluster.head.name]
     for interface, address in _connected(facts) or _addresses(facts):
@@ -194,7 +207,8 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
             evidence,
         )
     if cabled:
-        return best[0], "shared by all nodes over RoCE"
+        roce = all(hca.roce for hca in head.hcas if any(end[0].name in hca.interfaces for end in cabled))
+        return best[0], f"shared by all nodes over {'RoCE' if roce else 'InfiniBand'}"
     return best[0], "the only subnet shared" if len(shared) == 1 else "fastest shared"
 
 

@@ -23,8 +23,6 @@ class Gid(Fact):
     """As in sysfs; an IPv4 address is mapped (::ffff:192.168.200.12)."""
     type: str
     """`IB/RoCE v1` or `RoCE v2`; empty where the kernel does not say."""
-    interface: str = ""
-    """Network interface whose address it is."""
 
     @property
     def address(self) -> Address:
@@ -35,6 +33,12 @@ class Gid(Fact):
     def v2(self) -> bool:
         """Whether it is of RoCE v2, which is routable (UDP)."""
         return self.type == "RoCE v2"
+
+    @property
+    def kind(self) -> str:
+        """What both ends of a connection must have in common: version, and IP version, of which link-local is apart."""
+        scope = " link-local" if self.address.version == 6 and self.address.is_link_local else ""
+        return f"{self.type or 'unknown version'} of IPv{self.address.version}{scope}"
 
 
 class Hca(Fact):
@@ -48,6 +52,11 @@ class Hca(Fact):
     """`Ethernet` for RoCE, or `InfiniBand`."""
     gids: tuple[Gid, ...] = ()
     """Filled slots of the table while the port is active."""
+
+    @property
+    def roce(self) -> bool:
+        """Whether it speaks RoCE, and so has GIDs of IP addresses."""
+        return self.link_layer != "InfiniBand"
 
     @property
     def active(self) -> bool:
@@ -70,7 +79,6 @@ class Room(Fact):
     """What was asked for; it may not exist yet."""
     free: int
     """What a user may still write."""
-    total: int
 
 
 class Clock(Fact):

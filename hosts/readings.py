@@ -46,6 +46,6 @@ def _fabric(facts: Survey, end: Fabric) -> str:
     version = ipaddress.ip_address(end.address).version
     for hca in facts.hcas:
         if hca.name in end.hcas:
-            gid = rdma.chosen_by_nccl(hca, version)
+            gid = rdma.chosen_by_nccl(hca, version) if hca.roce else None
             text += f", {hca.name}" + (f" GID {gid.index} {gid.type}" if gid else "")
     return text

@@ -39,8 +39,7 @@ def gids(port: str) -> list[dict[str, Any]]:
         value = text_of(f"{port}/gids/{slot}")
         if value.strip("0:"):
             kind = text_of(f"{port}/gid_attrs/types/{slot}")
-            interface = text_of(f"{port}/gid_attrs/ndevs/{slot}")
-            found.append({"index": slot, "gid": value, "type": kind, "interface": interface})
+            found.append({"index": slot, "gid": value, "type": kind})
     return found
 
 
@@ -83,8 +82,7 @@ def room(path: str) -> dict[str, Any] | None:
                 break
             place = os.path.dirname(place)  # noqa: PTH120 - as above
             continue
-        block = found.f_frsize
-        return {"path": path, "free": found.f_bavail * block, "total": found.f_blocks * block}
+        return {"path": path, "free": found.f_bavail * found.f_frsize}
     return None
 
 

@@ -129,8 +129,9 @@ class Overridable(Model):
     restore_units: bool = True
     """Whether destroy enables and starts these units again, each as it was found first."""
     drop_page_cache: bool = False
-    """Drop the node's page cache whenever serve is about to be started. On a Spark it counts as used GPU memory, and
-    vLLM may refuse to start (vLLM issue 35313); every NVIDIA playbook has this step. Needs sudo without a password."""
+    """Drop the node's page cache whenever serve is created or replaced; a stopped one is started without. On a Spark it
+    counts as used GPU memory, and vLLM may refuse to start (vLLM issue 35313); every NVIDIA playbook has this step.
+    Needs sudo without a password."""
 
     def over(self, lower: Overridable) -> Overridable:
         """The values in force where these are given over those of `lower`."""

@@ -48,7 +48,7 @@ def interface(name: str, *addresses: str, speed: int | None = None, mtu: int = 1
 
 
 def hca(name: str, netdev: str, state: str = "4: ACTIVE", *, gids: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-    """One RoCE device as the survey script prints it; without GIDs its table is not known."""
+    """One RDMA device of Ethernet as the survey script prints it; without GIDs its table is not known."""
     return {"name": name, "interfaces": [netdev], "state": state, "link_layer": "Ethernet", "gids": list(gids)}
 
 
@@ -58,14 +58,7 @@ def gids(*addresses: str) -> list[dict[str, Any]]:
     for address in ("fe80::4ebb:47ff:fe2c:2a6", *addresses):
         text = address if ":" in address else f"::ffff:{address}"
         for version in ("IB/RoCE v1", "RoCE v2"):
-            found.append(
-                {
-                    "index": len(found),
-                    "gid": ipaddress.IPv6Address(text).exploded,
-                    "type": version,
-                    "interface": "enp1s0f1np1",
-                }
-            )
+            found.append({"index": len(found), "gid": ipaddress.IPv6Address(text).exploded, "type": version})
     return found
 
 

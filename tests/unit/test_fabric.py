@@ -249,6 +249,23 @@ def test_named_hca_that_is_absent_is_a_fault_with_those_there_are() -> None:
     assert "rocep1s0f1" in caught.remedy
 
 
+def test_named_hca_that_is_down_is_a_fault_on_its_node() -> None:
+    """NCCL would be told of a device that carries nothing, and `require_rdma` be content with it."""
+    caught = refused(
+        "`hcas` names RDMA devices that are not active: rocep1s0f0 1: DOWN",
+        cluster(nodes=on_head(hcas=["rocep1s0f0", "rocep1s0f1"])),
+        surveys(),
+    )
+    assert [fault.node for fault in caught] == ["spark-1"]
+    assert caught[0].remedy.endswith("these are active: roceP2p1s0f1, rocep1s0f1")
+
+
+def test_infiniband_is_not_called_roce() -> None:
+    ports = [{**hca("mlx5_0", "enp1s0f1np1"), "link_layer": "InfiniBand"}]
+    ends = choose(cluster(), {f"spark-{number}": survey(number, hcas=ports) for number in (1, 2)})
+    assert {end.reason for end in ends.values()} == {"shared by all nodes over InfiniBand"}
+
+
 def test_hcas_of_a_single_node_are_the_named_ones() -> None:
     found = cluster(nodes=[{"name": "spark-1", "ssh": "local", "hcas": ["rocep1s0f1"]}])
     assert choose(found, surveys(1))["spark-1"].hcas == ("rocep1s0f1",)

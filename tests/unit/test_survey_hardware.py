@@ -47,12 +47,7 @@ def test_gid_table_is_read_with_its_holes(tmp_path: Path) -> None:
     (found,) = answer(tmp_path, before).hcas
     assert (found.name, found.interfaces, found.state) == ("rocep1s0f1", ("enp1s0f1np1",), "4: ACTIVE")
     assert (found.link_layer, found.active) == ("Ethernet", True)
-    assert [(gid.index, gid.v2, gid.interface) for gid in found.gids] == [
-        (0, False, "enp1s0f1np1"),
-        (1, True, "enp1s0f1np1"),
-        (2, False, "enp1s0f1np1"),
-        (11, True, "enp1s0f1np1"),
-    ]
+    assert [(gid.index, gid.v2) for gid in found.gids] == [(0, False), (1, True), (2, False), (11, True)]
     assert str(found.gids[3].address) == "192.168.200.12"
     assert found.gids[0].address.version == 6
 
@@ -84,7 +79,7 @@ def test_room_is_that_of_the_nearest_parent_that_exists(tmp_path: Path) -> None:
     found = answer(tmp_path, model=str(tmp_path / "not/yet/there"))
     assert found.model_room
     assert found.model_room.path == str(tmp_path / "not/yet/there")
-    assert found.model_room.total == os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert 0 < found.model_room.free <= os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
     assert found.image_room is None, "no Docker, no directory"
 
 

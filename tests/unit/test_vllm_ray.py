@@ -185,6 +185,8 @@ def test_required_rdma_leaves_nccl_no_sockets() -> None:
     """C21."""
     assert environment(cluster(require_rdma=True), 1, WORKER)["NCCL_NET"] == "IB"
     assert "NCCL_NET" not in environment(cluster(), 1, WORKER)
+    alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}], require_rdma=True)
+    assert "NCCL_NET" not in environment(alone, 0, HEAD), "NCCL would refuse sockets and shared memory alike"
 
 
 def kept(found: Cluster, head: Fabric = HEAD, worker: Fabric = WORKER) -> set[str]:
