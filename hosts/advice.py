@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from hosts import rdma
 from hosts.fabric import Fabric
-from hosts.facts import Hca
+from hosts.facts import Gid, Hca
 from hosts.faults import Fault
-from hosts.image_plan import Plan
-from hosts.image_stock import FACTOR, SLACK, amount
 from hosts.ssh import Connection
+from hosts.stale import Stale
 from hosts.survey import Interface, Survey
 from settings import Cluster, Node
 
@@ -21,19 +21,15 @@ the clock and that it drifts on: logs of two nodes cannot be put in order, and a
 GIB = 2**30
 
 
-def advise(
-    cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric], image: Plan | None
-) -> list[Fault]:
-    """All warnings, those across nodes first. Takes surveys of all nodes; `image` is None where it is not decided."""
-    found = [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric)]
+def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> list[Fault]:
+    """All warnings, those across nodes first. Takes surveys of all nodes."""
+    found = [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric), *_kinds(cluster, surveys, fabric)]
     for node in cluster.nodes:
         facts = surveys[node.name]
         by_hand = Connection.of(cluster, node).by_hand()
         found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
         found += _memory(cluster, stack, node, facts, by_hand)
-        if image:
-            found += _image_room(cluster, node, facts, image, by_hand)
     return found
 
 
@@ -135,29 +131,45 @@ def _subnets(surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Ite
         )
 
 
+def _taken(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[tuple[Hca, Gid]]:
+    """The GID that NCCL takes on each RoCE device whose table is known, where it is left to NCCL."""
+    if cluster.of(node).gid_index is None and end.gid_index is None:
+        version = ipaddress.ip_address(end.address).version
+        for hca in facts.hcas:
+            if hca.name in end.hcas and hca.roce and (taken := rdma.chosen_by_nccl(hca, version)):
+                yield hca, taken
+
+
+def _kinds(cluster: Cluster, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Iterator[Fault]:
+    """Where NCCL takes GIDs of several kinds on the devices of several nodes, which do not reach each other.
+
+    One kind everywhere is well, whichever it is: a Spark whose second twin has no address takes fe80:: there.
+    """
+    known = {node.name: list(_taken(cluster, node, surveys[node.name], fabric[node.name])) for node in cluster.nodes}
+    ends = {name: taken for name, taken in known.items() if taken}
+    if len({frozenset(gid.kind for _, gid in taken) for taken in ends.values()}) > 1:
+        yield Fault(
+            ", ".join(ends),
+            "NCCL takes GIDs of different kinds, which do not reach each other: "
+            + "; ".join(
+                f"{name} " + ", ".join(f"{hca.name} GID {gid.index} ({gid.address}, {gid.kind})" for hca, gid in taken)
+                for name, taken in ends.items()
+            ),
+            "give the interfaces of these devices addresses on every node, of one subnet for each pair of ends (as "
+            "NVIDIA's netplan does), or name the devices that have them in `hcas`",
+        )
+
+
 def _gids(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[Fault]:
-    """Where NCCL takes a GID that does not lead over the fabric."""
-    if cluster.of(node).gid_index is not None or end.gid_index is not None:
-        return
-    address = next((a.ip for i in facts.interfaces for a in i.addresses if str(a.ip) == end.address), None)
-    used: Sequence[Hca] = [hca for hca in facts.hcas if hca.name in end.hcas and hca.gids]
-    for hca in used if address else ():
-        assert address  # noqa: S101 - the loop is empty without one
-        taken = rdma.chosen_by_nccl(hca, address.version)
-        assert taken  # noqa: S101 - there are some
-        means = f"NCCL takes GID {taken.index} of {hca.name} ({taken.address}, {taken.type or 'unknown version'})"
-        if not taken.v2 or taken.address.version != address.version:
+    """Where NCCL takes another address than the fabric's, on the fabric's own interface."""
+    address = ipaddress.ip_address(end.address)
+    for hca, taken in _taken(cluster, node, facts, end):
+        same_kind = taken.v2 and taken.address.version == address.version
+        if same_kind and end.interface in hca.interfaces and taken.address != address:
             yield Fault(
                 node.name,
-                f"{means}, as {', '.join(hca.interfaces) or 'its interface'} has no IPv{address.version} address: it "
-                "leads nowhere unless the other end has the same kind",
-                "give the interface an address on every node, of a subnet of its own (as NVIDIA's netplan does), or "
-                "name the device that has one in `hcas`",
-            )
-        elif end.interface in hca.interfaces and taken.address != address:
-            yield Fault(
-                node.name,
-                f"{means} and not that of the fabric address {end.address}; no one index fits all of its devices",
+                f"NCCL takes GID {taken.index} of {hca.name} ({taken.address}, {taken.type}) and not that of the "
+                f"fabric address {end.address}; no one index fits all of its devices",
                 f"remove {taken.address} from the interface, or name one device in `hcas` and its index in `gid_index`",
             )
 
@@ -175,11 +187,14 @@ def _clock(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
 
 
 def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
-    """C13, before anything is loaded. A GB10 has the node's memory only; other GPUs have their own."""
+    """C13, before anything is loaded. A GB10 has the node's memory only; other GPUs have their own.
+
+    Not while something runs that gives its memory back before: what is ours, or stale.
+    """
     share = utilization(cluster.engine_arguments)
     shared = any("GB10" in gpu.name for gpu in facts.gpus)
     ours = any(one.labels.get("stack") == stack and one.state == "running" for one in facts.docker.containers)
-    if share is None or facts.memory is None or not shared or ours:
+    if share is None or facts.memory is None or not shared or ours or Stale.of(cluster.of(node), facts).runs:
         return
     wanted = share * facts.memory.total
     if wanted > facts.memory.available:
@@ -201,18 +216,3 @@ def utilization(arguments: Sequence[str]) -> float | None:
             except ValueError:
                 return None
     return None
-
-
-def _image_room(cluster: Cluster, node: Node, facts: Survey, image: Plan, by_hand: str) -> Iterator[Fault]:
-    """The copy asks again, without the layers that are there already: hence no fault."""
-    room, there = facts.image_room, facts.docker.image
-    if image.image is None or room is None or (there and there.identity == image.image.identity):
-        return
-    wanted = FACTOR * SLACK * image.image.size
-    if wanted > room.free:
-        yield Fault(
-            node.name,
-            f"image {cluster.image} is to be copied here and may not fit: up to {amount(wanted)} needed in "
-            f"{room.path}, {amount(room.free)} free",
-            f"make room: {by_hand} docker system df, docker image prune",
-        )

@@ -10,6 +10,7 @@ from hosts.advice import advise, fallback, without_rdma
 from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
 from hosts.image_plan import Plan, plan
+from hosts.image_room import image_room
 from hosts.survey import Survey
 from settings import Cluster
 
@@ -33,6 +34,8 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
         return found
     try:
         found.image = plan(cluster, surveys)
+        for certain, fault in image_room(cluster, surveys, found.image):
+            (found.faults if certain else found.warnings).append(fault)
     except Fault as fault:
         found.faults.append(fault)
     try:
@@ -40,7 +43,7 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     except Faults as several:
         found.faults += several.faults
         return found
-    found.warnings += advise(cluster, stack, surveys, found.fabric, found.image)
+    found.warnings += advise(cluster, stack, surveys, found.fabric)
     missed = [fallback(*one) for one in without_rdma(cluster, surveys, found.fabric)]
     (found.faults if cluster.require_rdma else found.warnings).extend(missed)
     return found

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Image:
     config: Mapping[str, Any]
     """What containers of it start with, fields of :data:`CONFIG` that are set."""
     size: int = 0
-    """Bytes as Docker counts them."""
+    """Bytes as Docker counts them; of an archive, those of its layers."""
     tags: tuple[str, ...] = ()
     """Names it has on the node."""
 
@@ -136,7 +136,7 @@ class Archive:
             raise Fault(
                 "operator", f"image archive {path}: {error}", "make it with docker save, or correct `image_archive`"
             ) from None
-        return cls(path, image, sizes)
+        return cls(path, replace(image, size=sum(sizes)), sizes)
 
 
 def _entry(manifest: Any, reference: str) -> dict[str, Any]:

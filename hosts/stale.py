@@ -25,6 +25,11 @@ class Stale:
     def __bool__(self) -> bool:
         return bool(self.units or self.containers)
 
+    @property
+    def runs(self) -> bool:
+        """Whether any of it runs now, and so may hold memory."""
+        return any(one.runs for one in self.units) or any(one.state == "running" for one in self.containers)
+
     def holds(self, container: str, unit: str) -> bool:
         """Whether a process of this container (by id) or unit goes with what is stopped."""
         return container in {one.id for one in self.containers} or unit in {one.name for one in self.units}

@@ -45,6 +45,8 @@ class Docker(Fact):
     """Images are in the containerd store, where their ids are digests of manifests."""
     image: Annotated[Image | None, BeforeValidator(lambda found: found and Image.of_inspect(found))] = None
     """The image that the settings name, if it is there under that name."""
+    images: int | None = None
+    """How many images there are, under whatever name; None where that is not known."""
     containers: tuple[Container, ...] = ()
     gpu_runtimes: tuple[str, ...] | None = None
     """Ways by which Docker can grant GPUs: runtime, hook, CDI; None where that is not known."""

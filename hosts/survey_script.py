@@ -90,6 +90,7 @@ def docker(image: str) -> dict[str, Any]:
         "driver": info.get("Driver"),
         "containerd": "io.containerd.snapshotter" in json.dumps(info.get("DriverStatus")),
         "image": found and {key: found.get(key) for key in ("Id", "Os", "Architecture", "RootFS", "Config", "Size")},
+        "images": info.get("Images"),
         "containers": containers,
         "root": image_root(info),
         "gpu_runtimes": gpu_runtimes(info),

@@ -61,9 +61,10 @@ def test_facts_are_those_of_the_nodes() -> None:
         assert found.memory.total == 1024 * total
         size = int(on(node, "df", "-B1", "--output=size", "/var/lib/docker").split()[1])
         assert found.image_room
-        assert (found.image_room.path, found.image_room.total) == ("/var/lib/docker", size)
+        assert found.image_room.path == "/var/lib/docker"
+        assert 0 < found.image_room.free < size
         assert found.model_room
-        assert 0 < found.model_room.free < found.model_room.total
+        assert found.model_room.free > 0
         assert "tiny-qwen3" in found.models
         assert {one.name: one.state for one in found.interfaces}["enp1s0f1np1"] == "UP"
         assert found.hcas == ()
@@ -210,7 +211,7 @@ def images(tag: str, bases: dict[str, str]) -> Iterator[None]:
 def test_small_disk_is_told_where_an_image_is_to_be_copied() -> None:
     with images("test-facts:small", {"spark-1": "1"}), small_disk():
         found = findings(image="test-facts:small", image_archive=None)
-    warning = one(found.warnings, "may not fit")
+    warning = one(found.warnings, "there may be no room")
     assert warning.node == "spark-2"
     assert "needed in /var/lib/docker, 8.4 MB free" in warning.cause
 

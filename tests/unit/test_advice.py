@@ -10,7 +10,6 @@ from hosts.advice import advise, fallback, utilization, without_rdma
 from hosts.fabric import choose
 from hosts.facts import Reached
 from hosts.faults import Fault
-from hosts.image_plan import plan
 from hosts.survey import Survey
 from settings import Cluster
 from tests.samples import IMAGE_ID, MINIMAL, STACK, cluster, container, gids, hca, inspected, interface, survey, surveys
@@ -21,7 +20,7 @@ TWIN = hca("roceP2p1s0f1", "enP2p1s0f1np1")
 
 def warnings(known: dict[str, Survey] | None = None, found: Cluster | None = None) -> list[Fault]:
     known, found = known or surveys(), found or cluster()
-    return advise(found, STACK, known, choose(found, known), plan(found, known))
+    return advise(found, STACK, known, choose(found, known))
 
 
 def worker(**changes: Any) -> dict[str, Survey]:
@@ -103,10 +102,29 @@ def test_memory_below_what_the_engine_asks_is_told_with_numbers() -> None:
             [UTILIZATION],
             id="held by ourselves",
         ),
+        pytest.param(
+            {
+                "memory": memory(9),
+                "units": [{"name": "vllm-cluster.service", "active": "active", "enabled": "enabled"}],
+            },
+            [UTILIZATION],
+            id="held by a unit that will be stopped",
+        ),
     ],
 )
 def test_memory_is_not_told_where_nothing_is_wrong(changes: dict[str, Any], arguments: list[str]) -> None:
     assert warnings(worker(**changes), cluster(engine_arguments=arguments)) == []
+
+
+def test_memory_is_told_where_what_is_stale_holds_none() -> None:
+    enabled = {"name": "vllm-cluster.service", "active": "inactive", "enabled": "enabled"}
+    gone = {
+        "version": "28",
+        "image": inspected(),
+        "containers": [container("vllm_node", "x", stack=None, state="exited")],
+    }
+    known = worker(memory=memory(9), units=[enabled], docker=gone)
+    assert "vLLM will refuse" in only(warnings(known, cluster(engine_arguments=[UTILIZATION]))).cause
 
 
 @pytest.mark.parametrize(
@@ -122,34 +140,39 @@ def test_utilization_is_read_as_the_engine_does(arguments: list[str], share: flo
     assert utilization(arguments) == share
 
 
-def room(free: float) -> dict[str, Any]:
-    return {"path": "/var/lib/docker", "free": int(free), "total": 10**12}
-
-
-ABSENT: dict[str, Any] = {"version": "28", "image": None, "containers": []}
-
-
-def test_image_that_may_not_fit_is_told_where_it_must_be_copied() -> None:
-    warning = only(warnings(worker(docker=ABSENT, image_room=room(30e9))))
-    assert warning.node == "spark-2"
-    assert "up to 42.0 GB needed in /var/lib/docker, 30.0 GB free" in warning.cause
-
-
-@pytest.mark.parametrize(
-    "changes", [{"docker": ABSENT, "image_room": room(43e9)}, {"image_room": room(1)}, {"docker": ABSENT}]
-)
-def test_image_that_fits_or_is_there_is_not_told(changes: dict[str, Any]) -> None:
-    assert warnings(worker(**changes)) == []
-
-
-def test_device_whose_interface_has_no_address_is_told() -> None:
-    found = [
+def own_gids(number: int) -> list[dict[str, Any]]:
+    """The field case: one fabric address, and a twin without any."""
+    return [
         hca("roceP2p1s0f1", "enP2p1s0f1np1", gids=gids()),
-        hca("rocep1s0f1", "enp1s0f1np1", gids=gids("192.168.200.13")),
+        hca("rocep1s0f1", "enp1s0f1np1", gids=gids(f"192.168.200.{11 + number}")),
     ]
-    warning = only(warnings(worker(hcas=found)))
-    assert "NCCL takes GID 0 of roceP2p1s0f1 (fe80::" in warning.cause
-    assert "enP2p1s0f1np1 has no IPv4 address" in warning.cause
+
+
+def test_twins_without_an_address_on_both_ends_reach_each_other() -> None:
+    assert warnings({f"spark-{n}": survey(n, hcas=own_gids(n)) for n in (1, 2)}) == []
+
+
+def test_twin_without_an_address_on_one_end_only_is_told() -> None:
+    both = [
+        hca("roceP2p1s0f1", "enP2p1s0f1np1", gids=gids("192.168.201.12")),
+        hca("rocep1s0f1", "enp1s0f1np1", gids=gids("192.168.200.12")),
+    ]
+    warning = only(warnings({"spark-1": survey(1, hcas=both), "spark-2": survey(2, hcas=own_gids(2))}))
+    assert warning.node == "spark-1, spark-2"
+    assert "spark-1 roceP2p1s0f1 GID 3 (192.168.201.12, RoCE v2 of IPv4), rocep1s0f1 GID 3 (192.168" in warning.cause
+    assert "; spark-2 roceP2p1s0f1 GID 0 (fe80::4ebb:47ff:fe2c:2a6, IB/RoCE v1 of IPv6 link-local), " in warning.cause
+
+
+def test_end_whose_table_is_not_known_or_that_has_fewer_devices_is_not_compared() -> None:
+    assert warnings(worker(hcas=own_gids(2))) == []
+    one = own_gids(1)[1:]
+    assert warnings({"spark-1": survey(1, hcas=one), "spark-2": survey(2, hcas=[TWIN, own_gids(2)[1]])}) == []
+
+
+def test_infiniband_has_no_gids_of_addresses() -> None:
+    infiniband = {**own_gids(2)[0], "link_layer": "InfiniBand"}
+    known = {"spark-1": survey(1, hcas=own_gids(1)[1:]), "spark-2": survey(2, hcas=[infiniband, own_gids(2)[1]])}
+    assert warnings(known) == []
 
 
 def test_gid_that_no_index_can_reach_is_told() -> None:

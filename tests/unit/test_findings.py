@@ -57,8 +57,8 @@ def test_line_shows_what_was_read() -> None:
         kernel="6.14.0-1013-nvidia",
         docker={"version": "28.5.2", "driver": "overlay2", "gpu_runtimes": ["runtime", "hook"], "containers": []},
         memory={"total": 120 * GIB, "available": 110 * GIB},
-        image_room={"path": "/var/lib/docker", "free": 812_000_000_000, "total": 10**12},
-        model_room={"path": "/srv/models", "free": 900_000_000, "total": 10**12},
+        image_room={"path": "/var/lib/docker", "free": 812_000_000_000},
+        model_room={"path": "/srv/models", "free": 900_000_000},
         reached={"seconds": 0.214, "ahead": -0.018},
         hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=gids("192.168.200.12"))],
     )
