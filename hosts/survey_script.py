@@ -192,10 +192,10 @@ def listeners(ports: list[int], containers: list[dict[str, Any]]) -> list[dict[s
     if not ports:
         return []
     expression = " or ".join(f"sport = :{port}" for port in ports)
-    argv = ("ss", "-Hltnp", "--cgroup", expression)
+    argv = ["ss", "-Hltnp", "--cgroup", expression]
     done = run(*argv)
     if done.returncode:  # before iproute2 5.8 there is no --cgroup
-        argv = ("ss", "-Hltnp", expression)
+        argv = ["ss", "-Hltnp", expression]
         done = run(*argv)
     if any("pid=" not in line for line in done.stdout.splitlines()):
         elevated = run("sudo", "-n", *argv)
