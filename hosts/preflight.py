@@ -135,7 +135,7 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
 
 
 def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
-    """Who listens on the head where we must; workers listen where there is room."""
+    """Who listens on the head where we must; a worker has no port that is known beforehand."""
     needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
     containers = {container.id: container for container in facts.docker.containers}
     ours = {one.labels.get("role"): one for one in containers.values() if one.labels.get("stack") == stack}

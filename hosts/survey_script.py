@@ -77,7 +77,11 @@ def docker(image: str) -> dict[str, Any]:
                 "image": row["ImageID"],
                 "state": row["State"],
                 "labels": {k[len(LABEL) :]: v for k, v in (row.get("Labels") or {}).items() if k.startswith(LABEL)},
-                "published": [[port.get("IP"), port.get("PublicPort")] for port in row.get("Ports") or []],
+                "published": [
+                    [port["IP"], port["PublicPort"]]
+                    for port in row.get("Ports") or []
+                    if port["Type"] == "tcp" and "PublicPort" in port
+                ],
             }
             for row in engine.get("/containers/json?all=1") or []
         ]

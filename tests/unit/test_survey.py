@@ -149,6 +149,37 @@ def test_behind_a_published_port_is_its_container(tmp_path: Path, line: str) -> 
     assert found["container"] == "c" * 64
 
 
+ENGINE = {
+    "/info": {"ServerVersion": "28.5.2", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "Images": 7},
+    "/containers/json": [
+        {
+            "Id": "c" * 64,
+            "Names": ["/vllm_node"],
+            "ImageID": IMAGE_ID,
+            "State": "running",
+            "Labels": {"maintainer": "x", "dgx-spark-cluster.role": "serve"},
+            "Ports": [
+                {"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": 30000, "Type": "tcp"},  # noqa: S104 - Docker's
+                {"IP": "::", "PrivatePort": 8000, "PublicPort": 30000, "Type": "tcp"},
+                {"PrivatePort": 8001, "Type": "tcp"},
+                {"IP": "0.0.0.0", "PrivatePort": 9, "PublicPort": 6379, "Type": "udp"},  # noqa: S104 - Docker's
+            ],
+        }
+    ],
+}
+"""Answers of Docker's API, shortened; a port that is exposed only has no public one."""
+
+
+def test_engine_is_asked_for_images_and_published_ports(tmp_path: Path) -> None:
+    before = f"{tool(tmp_path, 'docker', '')}\nEngine.get = lambda _, path: {ENGINE!r}.get(path.partition('?')[0])"
+    found = run(tmp_path, before=before)
+    (container,) = found["docker"]["containers"]
+    assert container["published"] == [["0.0.0.0", 30000], ["::", 30000]]  # noqa: S104 - as above
+    docker = Survey.model_validate(found).docker
+    assert (docker.images, docker.image, docker.driver) == (7, None, "overlay2")
+    assert [(one.name, one.labels) for one in docker.containers] == [("vllm_node", {"role": "serve"})]
+
+
 def test_ss_that_knows_no_cgroups_is_asked_without(tmp_path: Path, listener: int) -> None:
     older = f'#!/bin/sh\ncase "$*" in *--cgroup*) exit 255 ;; esac\nexec {shutil.which("ss")} "$@"\n'
     before = tool(tmp_path, "ss", "")
