@@ -60,7 +60,7 @@ status: ready ## Outputs and resources of the stack
 ask: venv ## Ask the model: make ask PROMPT="…"
 	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
 
-test: ready lint ## Every test, on the lab
+test: ready lint ## Every test, on the lab, but most rows of the fault matrix
 	$(RUN) python -m pytest -m "not matrix"
 
 faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (half an hour)
@@ -82,7 +82,7 @@ schema: venv ## JSON schema for editors and docs/settings.md, from the settings
 	$(PY) -m settings
 
 bench: ready ## Measure against a plain script, on the lab
-	$(RUN) python -m bench
+	$(RUN) python -m bench && python -m bench images && python -m bench weights && python -m bench facts
 
 clean: ## Remove the lab and all that was built
 	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down; fi

@@ -50,7 +50,8 @@ def main() -> None:
             pulumi.log.warn(str(warning))
         faults += found.faults
         if found.image:
-            faults += vllm_image.check(settings, stack, surveys, found.image, pulumi.log.info)
+            sound = {name: facts for name, facts in surveys.items() if name not in {fault.node for fault in faults}}
+            faults += vllm_image.check(settings, stack, sound, found.image, pulumi.log.info)
         if faults or not found.image:
             raise Faults(faults)
         cluster = Cluster(ClusterArgs(stack, settings, surveys, found.fabric, found.image, key, secrets, token))

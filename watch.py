@@ -147,7 +147,7 @@ def main(
             found = automation.select_stack(stack, work_dir=str(ROOT))
         except automation.CommandError as error:
             sys.exit(f"no stack {stack}: {_last_line(error)}")
-        told = Finding(Kind.CLEAN)
+        told: dict[Kind, str] = {}
         try:
             while True:
                 began = time.monotonic()
@@ -158,11 +158,12 @@ def main(
                     findings.append(heal(found))
                     typer.echo(findings[-1].line(stack))
                 for one in findings:
-                    if one != told:
+                    well = one.kind in (Kind.CLEAN, Kind.HEALED)
+                    if told if well else told.get(one.kind) != one.text:
                         tell(one.line(stack), webhook)
-                    told = Finding(Kind.CLEAN) if one.kind is Kind.HEALED else one
+                    told = {} if well else told | {one.kind: one.text}
                 if once:
-                    sys.exit(0 if told.kind is Kind.CLEAN else 1)
+                    sys.exit(1 if told else 0)
                 time.sleep(max(0.0, pace - (time.monotonic() - began)))
         except KeyboardInterrupt:
             typer.echo("watching ends")

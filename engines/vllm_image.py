@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hosts.faults import Fault
-from hosts.image_contents import Contents, ask
+from hosts.image_contents import CACHE, Contents, ask
 from hosts.image_plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey
@@ -40,14 +40,13 @@ def check(
     Args:
         cluster: the settings.
         stack: whose containers ask.
-        surveys: facts by node name.
+        surveys: facts by name, of the nodes that have no fault.
         image: which it is.
         say: takes a line for the user when an image must be asked.
     """
-    nodes = [node for node in cluster.nodes if node.name in surveys and not surveys[node.name].missing]
-    if len(nodes) < len(cluster.nodes):
-        return []
-    for node in nodes:
+    for node in cluster.nodes:
+        if node.name not in surveys:
+            continue
         found = surveys[node.name].docker.image
         if found and image.image and found.identity == image.image.identity:
             connection = Connection.of(cluster, node)
@@ -69,8 +68,9 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
         contents: what it holds.
     """
     versions = f"vLLM {contents.vllm or 'absent'}, Ray {contents.ray or 'absent'}, Python {contents.python}"
+    asked = f"{versions}; asked once and kept in {CACHE}"
     if contents.vllm is None:
-        yield Fault(node, f"image {image} has no vLLM", "correct `image`: an image with vLLM and Ray", versions)
+        yield Fault(node, f"image {image} has no vLLM", "correct `image`: an image with vLLM and Ray", asked)
     if contents.ray is None:
         yield Fault(
             node,
@@ -88,7 +88,7 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
                 f"`{command}` of image {image} does not know {', '.join(map(_near(known), unknown))}",
                 f"correct `{setting}`; all options: `{command} --help{'=all' if command == 'vllm serve' else ''}` "
                 "in the image",
-                versions,
+                asked,
             )
 
 

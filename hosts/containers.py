@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from hosts import ownership
@@ -28,6 +29,14 @@ class State:
     """Docker's own complaint, e.g. that the command is not in the image."""
     log: str
     """End of the log since the last start."""
+
+    @property
+    def since(self) -> float:
+        """The last start in seconds since the epoch, by the node's clock; 0 where it never started."""
+        try:
+            return datetime.fromisoformat(self.started).timestamp()
+        except ValueError:
+            return 0
 
 
 MISSING = State("missing", 0, 0, "", "", "")
@@ -93,26 +102,35 @@ def claim(connection: Connection, name: str, stack: str) -> None:
 
 
 REMOVE = """
-ids=$(docker ps -aq --filter "$1") || exit 1
+ours="--filter $1 --filter $2"
+ids=$(docker ps -aq $ours) || exit 1
 if [ -n "$ids" ]; then
   for kind in serve ray-worker ray-head; do
-    some=$(docker ps -q --filter "$1" --filter "label=$3.role=$kind") || exit 1
-    [ -z "$some" ] || docker stop -t "$2" $some >/dev/null || exit 1
+    some=$(docker ps -q $ours --filter "label=$4.role=$kind") || exit 1
+    [ -z "$some" ] || docker stop -t "$3" $some >/dev/null || exit 1
   done
   docker rm -f $ids >/dev/null || exit 1
 fi
-ids=$(docker volume ls -q --filter "$1") || exit 1
+ids=$(docker volume ls -q $ours) || exit 1
 [ -z "$ids" ] || docker volume rm $ids >/dev/null || exit 1
 """
 
 
-def remove_all(connection: Connection, stack: str, grace: int) -> None:
+def remove_all(connection: Connection, stack: str, grace: int, *, node: str | None = None) -> None:
     """Stop (serve first, the head last) and remove every container and volume of a stack on a node.
+
+    Args:
+        connection: to the node.
+        stack: whose they are.
+        grace: seconds from SIGTERM to SIGKILL.
+        node: only what was made under this name of the node: what has since been made under another one stays.
 
     Raises:
         Fault: the node cannot be reached, or Docker refuses.
     """
-    arguments = (ownership.stack_filter(stack), str(grace), ownership.PREFIX)
+    of_stack = ownership.stack_filter(stack)
+    of_node = f"label={ownership.PREFIX}.node={node}" if node else of_stack
+    arguments = (of_stack, of_node, str(grace), ownership.PREFIX)
     done = connection.run("sh", "-c", REMOVE, "sh", *arguments, timeout=120 + 3 * grace)
     if done.returncode:
         raise Fault(

@@ -16,7 +16,8 @@ from hosts.ssh import CONTROL_DIRECTORY, Connection
 
 SCRIPT = Path(__file__).with_name("contents_script.py")
 CACHE = f"{CONTROL_DIRECTORY}/images"
-"""Answers on the operator's machine. An image never changes under its id, and vLLM's help takes 10 to 30 s to show."""
+"""Answers on the operator's machine: vLLM's help takes 10 to 30 s to show. An image never changes under its id; what is
+mounted into it may, and then the file there must be removed."""
 SECONDS = 180.0
 """For a container that imports vLLM twice; a busy Spark may need a minute."""
 
@@ -81,7 +82,8 @@ def ask(
             f"try by hand: {connection.by_hand()} docker run --rm --gpus all --entrypoint python3 {image_id[:19]} -V",
             done.stderr or done.stdout,
         ) from None
-    _keep(cached, contents)
+    if not any(one.error for one in contents.options.values()):  # an error may be one of this moment
+        _keep(cached, contents)
     return contents
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lab import access, docker, processes
+from lab import access, docker, nodes, processes
 from lab.layout import NODES, Node
 from lab.processes import LabError
 
@@ -34,7 +35,13 @@ class Fault:
 
 
 def _reboot(node: Node) -> None:
+    """Until the node answers again: what comes back later than that is the program's to wait for."""
     docker.docker("restart", "--time", "2", node.name, timeout=120)
+    deadline = time.monotonic() + nodes.BOOT_SECONDS
+    while not nodes.answers(node)[1]:
+        if time.monotonic() > deadline:
+            raise LabError(f"{node.name} does not come back", next_step="look at it: python -m lab status")
+        processes.pause(0.5)
 
 
 def _away(interface: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pulumi.dynamic import CreateResult, UpdateResult
 
-from hosts.containers import exec_probe, look
+from hosts.containers import State, exec_probe, look
 from hosts.faults import Fault
 from hosts.ssh import Connection, lines
 from providers.base import Provider
@@ -112,7 +112,12 @@ def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout:
         for done in as_completed(waiting):
             if done is not probe and done.result().status != "running":
                 return {"error": f"{states[done].label} is {done.result().status}"}
-        return probe.result()
+        return probe.result() | starts({one: done.result() for done, one in states.items()})
+
+
+def starts(states: Mapping[Watched, State]) -> Reading:
+    """When the containers started, for a judge: seconds since the epoch, by role and node."""
+    return {"starts": {one.label: state.since for one, state in states.items()}}
 
 
 def _first_reading(queued: queue.Queue[str | None], timeout: float) -> Reading:

@@ -15,6 +15,8 @@ from providers.wait import Wait
 
 READ_SECONDS = 20.0
 """One reading at refresh: Python imports Ray in 1 to 3 s."""
+CLOCK_SECONDS = 2.0
+"""Docker and Ray read one clock; it may be set meanwhile."""
 DEAD_SECONDS = 45.0
 """A node that Ray declared dead does not come back by itself while its container runs. One whose raylet was killed is
 back 25 s after that, as its container restarts at once."""
@@ -57,7 +59,7 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
 
     Args:
         expected: name, fabric address and GPUs of each node.
-        reading: the probe's: `nodes` with address, alive, gpus, reason; or `error`.
+        reading: the probe's: `nodes` with address, alive, gpus, started, reason; or `error`; and `starts`.
     """
     if "nodes" not in reading:
         return Verdict(opened=False, text=f"the GCS does not answer yet ({reading.get('error', 'no reading')})"[:160])
@@ -89,11 +91,18 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
                 "check that the container sees the GPU (nvidia-smi inside it), or correct `gpus` of the node",
             )
             return Verdict(opened=False, text=text, fault=fault)
+    # A killed raylet stays alive in the GCS for 15 s, beside its successor or instead of one.
     living = [row["address"] for row in reading["nodes"] if row["alive"]]
-    doubled = [str(wanted[address]["name"]) for address in alive if living.count(address) > 1]
-    if doubled:
-        # A killed raylet stays alive in the GCS for 15 s beside its successor, or instead of one.
-        return Verdict(opened=False, text=f"{text}; {', '.join(doubled)} twice, one not yet declared dead")
+    unsettled = [
+        f"{wanted[address]['name']} twice, one not yet declared dead" for address in alive if living.count(address) > 1
+    ]
+    unsettled += [
+        f"{wanted[address]['name']} not registered since its container's start"
+        for address, row in alive.items()
+        if row.get("started", 0) < _start(reading, str(wanted[address]["name"])) - CLOCK_SECONDS
+    ]
+    if unsettled:
+        return Verdict(opened=False, text=f"{text}; {', '.join(unsettled)}")
     missing = [
         f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in wanted if a not in alive
     ]
@@ -102,6 +111,12 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
         stuck = Stuck(DEAD_SECONDS, lost) if lost else None
         return Verdict(opened=False, text=f"{text}; {', '.join(missing)}", stuck=stuck)
     return Verdict(opened=True, text=f"{text} verified")
+
+
+def _start(reading: Reading, node: str) -> float:
+    """When Ray's container on a node started; 0 where that was not looked at."""
+    found = [since for label, since in reading.get("starts", {}).items() if label.endswith(f" on {node}")]
+    return float(max(found, default=0.0))
 
 
 class GpuGate(Resource, module="spark", name="GpuGate"):

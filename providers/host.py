@@ -42,7 +42,7 @@ class HostProvider(Provider):
         """Remove all that carries our labels on this node; a dead node is a fault of this resource alone."""
         connection, stack = Connection.load(props["connection"]), props["stack"]
         try:
-            remove_all(connection, stack, int(props["grace"]))
+            remove_all(connection, stack, int(props["grace"]), node=connection.node)
         except Fault as fault:
             urn = HOST_URN.format(stack=stack, node=connection.node)
             raise Fault(

@@ -13,8 +13,8 @@ from providers.probes import COMPLETION
 from providers.wait import Wait
 
 STUCK = {"silent": Stuck(0), "failing": Stuck(15)}
-"""An API that took the whole time for a completion in vain; one that answers with errors may be about to exit, as vLLM
-does within 6 s when its engine died."""
+"""An API that took the whole time for a completion in vain while no token flowed; one that answers with errors of its
+own (5xx) may be about to exit, as vLLM does within 6 s when its engine died."""
 
 
 class ServeGateProvider(GateProvider):
@@ -48,23 +48,24 @@ class ServeGateProvider(GateProvider):
             deadline_setting="deadlines.load",
             expected=[str(address) for address in props["addresses"]],
         ).until_open()
-        return {**props, **{key: reading[key] for key in ("first_token_seconds", "tokens_per_second")}}
+        return {**props, **{key: reading.get(key) for key in ("first_token_seconds", "tokens_per_second")}}
+
+
+TEXTS = {
+    "verified": "a completion came back",
+    "busy": "busy with other completions: tokens flow",
+    # vLLM binds its port at once and listens only when it has loaded: loading and dead look the same here.
+    "refused": "loading (the port refuses connections)",
+    "asked": "loaded; waiting for the first completion",
+    "completed": "first completion; measuring another",
+}
 
 
 def judge(reading: Reading) -> Verdict:
-    """What a reading of the API means: `state` refused, asked, completed, silent, failing or verified; or `error`."""
-    state = reading.get("state")
-    if state == "verified":
-        return Verdict(opened=True, text="a completion came back")
-    if state == "refused":
-        # vLLM binds its port at once and listens only when it has loaded: loading and dead look the same here.
-        return Verdict(opened=False, text="loading (the port refuses connections)")
-    if state == "completed":
-        return Verdict(opened=False, text="first completion; measuring another")
-    if state == "asked":
-        return Verdict(opened=False, text="loaded; waiting for the first completion")
-    text = f"completion fails: {reading.get('error', 'no reading')}"[:300]
-    return Verdict(opened=False, text=text, stuck=STUCK.get(str(state)))
+    """What a reading of the API means: its `state`, as the probe has it, or `error`."""
+    state = str(reading.get("state"))
+    text = TEXTS.get(state) or f"completion fails: {reading.get('error', 'no reading')}"[:300]
+    return Verdict(opened=state in ("verified", "busy"), text=text, stuck=STUCK.get(state))
 
 
 class ServeGate(Resource, module="spark", name="ServeGate"):

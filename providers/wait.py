@@ -13,7 +13,7 @@ from hosts.containers import LOG_LINES, MISSING, State, look
 from hosts.diagnosis import Cause, diagnose, phase
 from hosts.faults import Fault
 from providers import progress
-from providers.gate import Reading, Verdict, Watched, parse, probing
+from providers.gate import Reading, Verdict, Watched, parse, probing, starts
 from providers.plugin import CANCELLED
 
 READING_SECONDS = 0.25
@@ -62,7 +62,7 @@ class Wait:
     """The fatal line that a living container shows, and since when."""
     _seen: float = field(default_factory=time.monotonic)
     """When all containers could last be looked at."""
-    _states: dict[str, State] = field(default_factory=dict)
+    _states: dict[Watched, State] = field(default_factory=dict)
     _shown: tuple[float, str] = (0.0, "")
     _verdict: Verdict = NOTHING_YET
     """What the last reading meant."""
@@ -129,7 +129,7 @@ class Wait:
 
     def _opens(self, reading: Reading) -> bool:
         """Whether a reading opens the gate; raises its fault if it has one."""
-        self._verdict = self.judge(reading)
+        self._verdict = self.judge(reading | starts(self._states))
         self._stuck_since = (self._stuck_since or time.monotonic()) if self._verdict.stuck else None
         if self._verdict.fault:
             raise self._verdict.fault
@@ -149,7 +149,7 @@ class Wait:
             return
         self._seen = time.monotonic()
         for one, state in zip(self.watched, states, strict=True):
-            self._states[one.container] = state
+            self._states[one] = state
             first = self._first.setdefault(one.container, state.restarts)
             cause = self._cause(state)
             if cause:
@@ -211,7 +211,7 @@ class Wait:
 
     def _progress(self) -> None:
         text = self._verdict.text
-        state = self._states.get(self.probe.container)
+        state = self._states.get(self.probe)
         log = f"; {self.probe.role}: {phase(state.log)}" if state else ""
         now = time.monotonic()
         since, shown = self._shown

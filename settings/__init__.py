@@ -2,7 +2,7 @@
 
 Read from the Pulumi configuration value ``dgx-spark-cluster:cluster``. Unknown keys are refused, models are frozen,
 and an invalid value is reported by its YAML path (see :func:`parse`). Secrets are not part of the model: the API key
-is the Pulumi secret ``dgx-spark-cluster:apiKey``, others are in ``dgx-spark-cluster:secretEnvironment``.
+is the Pulumi secret ``dgx-spark-cluster:apiKey``, the hub's token ``hubToken``, others are in ``secretEnvironment``.
 """
 
 from settings.checks import NEEDED_UNITS, RESERVED_ENVIRONMENT

@@ -3,12 +3,15 @@
 import http.client
 import json
 import os
+import re
 import select
 import socket
 import sys
 import time
 import urllib.parse
 from typing import Any
+
+METRICS_SECONDS = 2.0
 
 
 def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, int]:
@@ -31,7 +34,8 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
         connection.request("POST", where.path + "/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            raise RuntimeError(f"HTTP {answer.status}: " + answer.read(400).decode(errors="replace"))
+            text = f"HTTP {answer.status}: " + answer.read(400).decode(errors="replace")
+            raise PermissionError(text) if answer.status < 500 else RuntimeError(text)
         first: float | None = None
         count = 0
         for line in answer:
@@ -52,13 +56,28 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
         connection.close()
 
 
-def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> dict[str, Any]:
-    """One reading: state refused, silent, failing or verified; `before` is the state of the one before."""
+def flowed(url: str) -> float:
+    """Tokens that the engine has read and generated so far, by its metrics; 0 where it does not tell."""
     where = urllib.parse.urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=METRICS_SECONDS)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode(errors="replace")
+        return sum(map(float, re.findall(r"^vllm:(?:prompt|generation)_tokens_total\S* (\S+)$", text, re.MULTILINE)))
+    except (OSError, http.client.HTTPException, ValueError):
+        return 0
+    finally:
+        connection.close()
+
+
+def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> dict[str, Any]:
+    """One reading: state refused, silent, busy, failing, denied or verified; `before` is that of the one before."""
+    where, done = urllib.parse.urlsplit(url), 0.0
     try:
         socket.create_connection((where.hostname, where.port), limit).close()
         if measure and before not in ("failing", "silent"):  # somebody waits, and the first completion may take long
             print(json.dumps({"state": "asked"}), flush=True)
+        done = flowed(url)
         ask(url, model, 1, limit)
         reading: dict[str, Any] = {"state": "verified"}
         if measure:  # a second one: the first compiles lazily and would be measured with it
@@ -69,7 +88,11 @@ def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> d
     except ConnectionRefusedError:
         return {"state": "refused"}
     except TimeoutError as error:
-        return {"state": "silent", "error": f"no answer within {limit:.0f} s ({error})"}
+        # Others may keep it so busy that this one waits: then tokens flow.
+        state = "busy" if flowed(url) > done else "silent"
+        return {"state": state, "error": f"no answer within {limit:.0f} s ({error})"}
+    except PermissionError as error:
+        return {"state": "denied", "error": str(error)[:500]}
     except Exception as error:  # noqa: BLE001 - every failure is a reading
         return {"state": "failing", "error": f"{type(error).__name__}: {error}"[:500]}
     return reading

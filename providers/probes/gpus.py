@@ -19,6 +19,7 @@ def nodes(client: Any) -> list[dict[str, Any]]:
             "address": info.node_manager_address,
             "alive": info.state == 0,
             "gpus": dict(info.resources_total).get("GPU", 0),
+            "started": getattr(info, "start_time_ms", 0) / 1000,
             "reason": getattr(getattr(info, "death_info", None), "reason_message", ""),
         }
         for info in client.get_all_node_info(timeout=2).values()

@@ -28,6 +28,8 @@ class Api:
 
     answer: Callable[[BaseHTTPRequestHandler, int], None]
     port: int = 0
+    flowed: float = 12.0
+    """Generated tokens by its metrics, which vLLM 0.32 shows so."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
@@ -81,6 +83,14 @@ def api() -> Iterator[Api]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if self.path == "/metrics":
+                labels = '{engine="0",model_name="qwen"}'
+                text = f"# HELP vllm:x\nvllm:prompt_tokens_total{labels} 5.0\n"
+                text += f"vllm:generation_tokens_total{labels} {state.flowed}\n"
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(text.encode())
+                return
             self.send_response(200 if self.path == "/health" else 404)
             self.end_headers()
 
@@ -159,11 +169,15 @@ def test_without_a_key_no_header_is_sent(api: Api) -> None:
     assert "Authorization" not in api.headers[0]
 
 
-def test_wrong_key_is_failing_and_shows_nowhere(api: Api) -> None:
-    api.answer = error(401, "Unauthorized")
+@pytest.mark.parametrize(("status", "text"), [(401, "Unauthorized"), (404, "The model `x` does not exist.")])
+def test_request_that_is_denied_is_no_reason_for_a_restart_and_the_key_shows_nowhere(
+    api: Api, status: int, text: str
+) -> None:
+    api.answer = error(status, text)
     found = ask(api, key=KEY)
-    assert found["state"] == "failing"
-    assert "HTTP 401" in found["error"]
+    assert found["state"] == "denied"
+    assert f"HTTP {status}" in found["error"]
+    assert (judge(found).opened, judge(found).stuck) == (False, None)
 
 
 def test_closed_port_is_refused() -> None:
@@ -212,7 +226,20 @@ def test_hanging_answer_is_bounded_by_the_limit(api: Api) -> None:
         api.released.wait()
 
     api.answer = hang
-    assert ask(api, limit=0.3) == {"state": "silent", "error": "no answer within 0 s (timed out)"}
+    found = ask(api, limit=0.3)
+    assert found == {"state": "silent", "error": "no answer within 0 s (timed out)"}
+    assert judge(found).stuck
+
+
+def test_engine_that_is_busy_with_others_is_not_stuck(api: Api) -> None:
+    def hang(_handler: BaseHTTPRequestHandler, _wanted: int) -> None:
+        api.flowed += 1000
+        api.released.wait()
+
+    api.answer = hang
+    found = ask(api, limit=0.3)
+    assert found["state"] == "busy"
+    assert judge(found).opened
 
 
 def test_answer_that_drips_without_end_is_bounded_by_the_limit(api: Api) -> None:

@@ -54,6 +54,16 @@ def test_two_living_nodes_open_the_gate(source: str) -> None:
     assert (verdict.opened, verdict.text, verdict.fault) == (True, "2 of 2 GPUs on 2 of 2 nodes verified", None)
 
 
+@pytest.mark.parametrize(("registered", "opened"), [(1000.0, True), (999.0, True), (900.0, False), (0.0, False)])
+def test_entry_from_before_the_containers_last_start_does_not_count(registered: float, opened: bool) -> None:
+    """A killed raylet stays alive in the GCS for 15 s; its container runs again before that."""
+    rows = [row(HEAD, "ALIVE", None) | {"started": 500.0}, row(WORKER, "ALIVE", None) | {"started": registered}]
+    starts = {"ray-head on spark-1": 499.5, "ray-worker on spark-2": 1000.5}
+    verdict = judge(EXPECTED, reading(rows) | {"starts": starts})
+    assert verdict.opened is opened
+    assert opened or "spark-2 not registered since its container's start" in verdict.text
+
+
 def test_counts_from_the_state_of_pulumi_are_floats() -> None:
     expected = [{**node, "gpus": 1.0} for node in EXPECTED]
     assert judge(expected, TWO_ALIVE["2.53 cli"]()).opened

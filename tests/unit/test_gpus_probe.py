@@ -37,7 +37,8 @@ class GcsClient:
             raise RuntimeError("Timed out while waiting for GCS to become available." + "!" * 500)
         dead = Record(reason_message="Expected termination: received SIGTERM")
         node = lambda address, state, death: Record(
-            node_manager_address=address, state=state, resources_total={"CPU": 20.0, "GPU": 1.0}, death_info=death
+            node_manager_address=address, state=state, resources_total={"CPU": 20.0, "GPU": 1.0}, death_info=death,
+            start_time_ms=1764500000123,
         )
         return {
             b"1": node("192.168.200.12", 0, Record(reason_message="")),
@@ -87,14 +88,15 @@ def test_pause_of_zero_gives_one_reading_and_ends_though_the_input_is_open(start
     assert line(process) == {
         "ray": "2.53.0",
         "nodes": [
-            {"address": "192.168.200.12", "alive": True, "gpus": 1.0, "reason": ""},
+            {"address": "192.168.200.12", "alive": True, "gpus": 1.0, "started": 1764500000.123, "reason": ""},
             {
                 "address": "192.168.200.13",
                 "alive": False,
                 "gpus": 1.0,
+                "started": 1764500000.123,
                 "reason": "Expected termination: received SIGTERM",
             },
-            {"address": "192.168.200.13", "alive": True, "gpus": 0, "reason": ""},
+            {"address": "192.168.200.13", "alive": True, "gpus": 0, "started": 0.0, "reason": ""},
         ],
     }
     assert process.wait(20) == 0

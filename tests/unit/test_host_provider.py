@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hosts.containers import claim
+from hosts.containers import claim, remove_all
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from providers.host import HostProvider
@@ -14,6 +14,7 @@ from tests.unit.fake_docker import FakeDocker, says
 
 LOCAL = Connection("spark-1", ())
 OURS = "label=dgx-spark-cluster.stack=lab"
+HERE = "label=dgx-spark-cluster.node=spark-1"
 REFUSED = says(code=1, stderr="Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
 
 
@@ -33,8 +34,8 @@ def full(docker: FakeDocker) -> FakeDocker:
     """A node with serve, Ray's head, an orphan of another role and a volume of the stack."""
     docker.answer("ps label=dgx-spark-cluster.role=serve", says("s1\n"))
     docker.answer("ps label=dgx-spark-cluster.role=ray-head", says("h1\nh2\n"))
-    docker.answer(f"ps {OURS}", says("s1\nh1\nh2\nx1\n"))
-    docker.answer(f"volume {OURS}", says("cache\nray\n"))
+    docker.answer(f"ps {HERE}", says("s1\nh1\nh2\nx1\n"))
+    docker.answer(f"volume {HERE}", says("cache\nray\n"))
     return docker
 
 
@@ -49,11 +50,17 @@ def test_delete_stops_serve_first_and_the_head_last_then_removes_everything(full
     ]
 
 
-def test_only_what_carries_the_label_of_the_stack_is_asked_for(full: FakeDocker) -> None:
+def test_only_what_carries_the_labels_of_stack_and_node_is_asked_for(full: FakeDocker) -> None:
     HostProvider().delete("lab/spark-1", props())
     listing = [call for call in full.calls if call[0] == "ps" or call[:2] == ["volume", "ls"]]
     assert len(listing) == 5
-    assert all(OURS in call for call in listing)
+    assert all(OURS in call and HERE in call for call in listing)
+
+
+def test_takeover_removes_what_was_made_under_another_name_of_the_node_too(docker: FakeDocker) -> None:
+    docker.answer(f"ps {OURS}", says("old\n"))
+    remove_all(LOCAL, "lab", 7)
+    assert docker.called("rm") == [["rm", "-f", "old"]]
 
 
 def test_empty_node_is_left_alone(docker: FakeDocker) -> None:
@@ -62,7 +69,7 @@ def test_empty_node_is_left_alone(docker: FakeDocker) -> None:
     assert not [call for call in docker.calls if "rm" in call]
 
 
-@pytest.mark.parametrize("failing", [f"ps {OURS}", "stop s1", "rm x1", f"volume {OURS}", "volume ray"])
+@pytest.mark.parametrize("failing", [f"ps {HERE}", "stop s1", "rm x1", f"volume {HERE}", "volume ray"])
 def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing: str) -> None:
     full.answer(failing, REFUSED)
     with pytest.raises(Fault, match="could not remove all that is ours") as caught:

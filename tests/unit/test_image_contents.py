@@ -85,6 +85,14 @@ def test_image_without_python_is_a_fault_and_is_asked_again(docker: FakeDocker, 
     assert not list(cache.glob("*"))
 
 
+def test_options_that_could_not_be_read_are_asked_again(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    unread = contents(options={**contents().options, "vllm serve": Options(error="Killed")})
+    done = subprocess.CompletedProcess((), 0, unread.model_dump_json(), "")
+    monkeypatch.setattr(Connection, "run", lambda *_, **__: done)
+    assert image_contents.ask(LOCAL, IMAGE_ID, [], "lab", print) == unread
+    assert not list(cache.glob("*"))
+
+
 def test_script_finds_versions_and_options_of_real_command_lines(tmp_path: Path) -> None:
     """A vllm that lays its help out as argparse does, where the real one is not at hand."""
     vllm = tmp_path / "vllm"

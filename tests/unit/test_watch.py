@@ -169,6 +169,20 @@ def test_heal_follows_drift_only(monkeypatch: pytest.MonkeyPatch, webhook: tuple
 
 
 @pytest.mark.usefixtures("home")
+def test_heal_that_fails_again_and_again_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, webhook: tuple[str, list[str]]
+) -> None:
+    stack: Any = Stack(GONE, GONE, GONE, SAME)
+
+    def fails(**_: Any) -> None:
+        raise automation.CommandError(automation._cmd.CommandResult(stdout="", stderr="error: it failed", code=255))
+
+    stack.up = fails
+    run(monkeypatch, stack, heal_=True, webhook=webhook[0])
+    assert [line.split()[2].rstrip(":") for line in webhook[1]] == ["drift", "fault", "clean"]
+
+
+@pytest.mark.usefixtures("home")
 def test_without_heal_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = Stack(GONE)
     run(monkeypatch, stack)
