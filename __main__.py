@@ -51,9 +51,11 @@ def main() -> None:
         faults += found.faults
         if found.image:
             faults += vllm_image.check(settings, stack, surveys, found.image, pulumi.log.info)
-        if faults or not found.image:
+        if faults or not (found.image and found.weights):
             raise Faults(faults)
-        cluster = Cluster(ClusterArgs(stack, settings, surveys, found.fabric, found.image, key, secrets, token))
+        cluster = Cluster(
+            ClusterArgs(stack, settings, surveys, found.fabric, found.image, found.weights, key, secrets, token)
+        )
     except (SettingsError, Fault, Faults) as error:
         pulumi.log.error(str(error))
         sys.exit(REPORTED)
