@@ -46,7 +46,7 @@ class ModelWeightsProvider(Provider):
     def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
         """Bring what the node lacks now; a serve that fails over and over for want of it is started at once."""
         outs = self._ensure(news)
-        if news["lacks"] and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
+        if (news["lacks"] or news["links"]) and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
             progress.lasting(f"Model of {news['connection']['node']}: mended; serve, which was failing, starts anew")
         return UpdateResult(outs)
 
