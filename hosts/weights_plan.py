@@ -105,10 +105,10 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     """
     seen = {node.name: surveys[node.name].model for node in cluster.nodes if node.name in surveys}
     some = sorted((name for name in seen if seen[name].exists), key=lambda name: not seen[name].complete)
-    together = any(seen[name].weights for name in some) and not incomplete(cluster, surveys)
-    if not some or (cluster.hub_name and not seen[some[0]].complete and not together):
+    below = seen[some[0]].below if some else None  # of two revisions in the nodes' caches the head's is meant
+    together = any(seen[name].weights for name in some) and not incomplete(surveys, below)
+    if below is None or (cluster.hub_name and not seen[some[0]].complete and not together):
         return WeightsPlan(None, None, None, {}, {}, {name: Share() for name in seen})
-    below = seen[some[0]].below  # of two revisions in the nodes' caches the head's is meant
     # Of another revision only the blobs are of use, which are named by their content.
     there = {
         name: facts if facts.below == below else ModelFiles(stock={**facts.stock, **facts.whole})
@@ -153,9 +153,9 @@ def digest(below: str, files: Mapping[str, int], links: Mapping[str, str]) -> st
     return hashlib.sha256(json.dumps([below, *known], sort_keys=True).encode()).hexdigest()
 
 
-def incomplete(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Lack]:
-    """Files that some node lacks by its own index or headers, and that no node has whole."""
-    seen = [surveys[node.name].model for node in cluster.nodes if node.name in surveys]
+def incomplete(surveys: Mapping[str, Survey], below: str | None) -> dict[str, Lack]:
+    """Files of a revision that some node lacks by its own index or headers, and that no node has whole."""
+    seen = [facts.model for facts in surveys.values() if facts.model.below == below]
     whole = {file for facts in seen for file in facts.whole}
     return {file: lack for facts in seen for file, lack in facts.lacks.items() if file not in whole}
 
@@ -164,7 +164,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
     """What stands in the way of a complete model on every node, by the plan for all of them."""
     seen = [(node, surveys[node.name]) for node in cluster.nodes]
     if not cluster.hub_name:
-        yield from _nowhere(cluster, seen, incomplete(cluster, surveys))
+        yield from _nowhere(cluster, seen, incomplete(surveys, found.below))
     for file, sizes in found.disputed.items():
         yield Fault(
             ", ".join(sizes),
@@ -231,7 +231,7 @@ def _nowhere(cluster: Cluster, seen: list[tuple[Node, Survey]], lacks: Mapping[s
     for node, facts in seen:
         path, model = facts.path(cluster.model_path), facts.model
         if model.error or (some and not model.exists):
-            continue
+            continue  # it gets what another has
         remedy = "put the model there, on one node at least (the others copy it), or correct `model`"
         if model.snapshots:
             root, commit = facts.path(cluster.model_root), model.below.rpartition("/")[2]

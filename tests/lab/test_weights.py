@@ -101,7 +101,7 @@ def brought(wanted: Cluster) -> tuple[dict[str, Any], int]:
 
 
 def listed(node: str, root: str = MODEL) -> list[str]:
-    """Checksum, owner and time of each file, and the links, of a directory; a ref is written, so its time is no copy."""
+    """Checksum, owner and time of each file, and the links, of a directory; a ref is written: its time is its own."""
     files = f"find . -type f ! -name {LEDGER}"
     each = f"{files} -exec sha256sum {{}} +; {files} ! -path './refs/*' -exec stat -c '%n %U %a %Y' {{}} +"
     return sorted(on(node, "sh", "-c", f"cd {root} && {each}; find . -type l -printf '%p -> %l\\n'").splitlines())

@@ -105,11 +105,13 @@ def test_missing_or_short_file_is_drift_and_just_it_is_brought(
     assert [call[0] for call in docker.calls] == ["ps"], "serve runs and is left alone"
 
 
+@pytest.mark.parametrize("lost", [SECOND, "linked.json"])
 def test_serve_that_fails_for_want_of_a_file_is_started_when_it_is_there(
-    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
+    (head / "linked.json").symlink_to("config.json")
     outs = created(props(head, worker))
-    (worker / SECOND).unlink()
+    (worker / lost).unlink()
     docker.answer("ps status=restarting", says("0123456789ab\n"))
     docker.answer("restart 0123456789ab", says("0123456789ab\n"))
     ModelWeightsProvider().update("x", outs, props(head, worker))

@@ -118,6 +118,10 @@ def test_file_that_no_node_has_whole_is_named_with_its_sizes_on_each_node() -> N
 def test_model_that_is_nowhere_is_a_fault_of_each_node() -> None:
     found = faults(ABSENT, ABSENT)
     assert [one.cause for one in found] == [f"model directory {PATH}: No such file or directory"] * 2
+    others = {f"spark-{n}": survey(n, model=model(**ABSENT), models=["Qwen3", "gpt-oss"]) for n in (1, 2)}
+    named = list(check(cluster(), others, plan(cluster(), others)))
+    assert [one.node for one in named] == ["spark-1", "spark-2"]
+    assert all(one.remedy.endswith("; models there: Qwen3, gpt-oss") for one in named)
 
 
 def test_directory_without_weights_is_a_fault_unless_none_are_to_be_loaded() -> None:
@@ -258,6 +262,15 @@ def test_other_revision_in_a_cache_is_no_copy_of_the_heads() -> None:
     assert set(share.files) == {"blobs/a0", "blobs/a1", "blobs/a2"}
     assert set(share.links) == set(snapshot("a")["links"])
     assert share.refs == {"refs/main": "a"}, "else it would be another revision in every run"
+
+
+def test_other_revision_need_not_be_whole() -> None:
+    broken = snapshot("b", "blobs/b1")
+    assert faults(snapshot("a"), broken, model=f"/hub/{HUB}") == []
+    assert plan(cluster(model="org/made-up"), nodes(broken, snapshot("a", "blobs/a2"))).download
+    first, second = faults(snapshot("a", "blobs/a1"), snapshot("a", "blobs/a1"), model=f"/hub/{HUB}")
+    assert "is not complete, nor is it elsewhere: blobs/a1" in first.cause
+    assert first.cause == second.cause
 
 
 @pytest.mark.parametrize("where", ["files", "stock"])
