@@ -55,10 +55,10 @@ def measure(samples: Samples, cluster: Cluster, runs: int) -> None:
     files = {f"{number}.safetensors": SIZE for number in range(1, FILES + 1)}
 
     def one_stream() -> None:
-        copy(source, worker, Order(ROOT, ROOT, files, {}, 1))
+        copy(source, worker, Order(ROOT, ROOT, files, 1))
 
     def streams() -> None:
-        copy(source, worker, Order(ROOT, ROOT, files, {}, cluster.weights.streams))
+        copy(source, worker, Order(ROOT, ROOT, files, cluster.weights.streams))
 
     def rsync() -> None:
         with tempfile.TemporaryDirectory() as name, agent(Path(name)) as socket:

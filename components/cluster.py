@@ -19,7 +19,7 @@ from hosts.image_plan import Plan
 from hosts.image_stock import amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
-from hosts.weights_plan import plan as plan_weights
+from hosts.weights_plan import WeightsPlan
 from providers.image_gate import ImageGate
 from settings import Cluster as Settings
 
@@ -33,6 +33,7 @@ class ClusterArgs:
     surveys: Mapping[str, Survey]
     fabric: Mapping[str, Fabric]
     image: Plan
+    weights: WeightsPlan
     api_key: pulumi.Output[str] | None
     secrets: pulumi.Output[dict[str, str]] | None = None
     """Environment of all containers that is secret."""
@@ -47,7 +48,6 @@ class Cluster(pulumi.ComponentResource):
         """Register everything."""
         super().__init__("dgx-spark-cluster:index:Cluster", "cluster", None, opts)
         settings, fabric, image = args.settings, args.fabric, args.image
-        weights = plan_weights(settings, args.surveys)
         ends = {
             node.name: End(
                 Connection.of(settings, node),
@@ -70,7 +70,7 @@ class Cluster(pulumi.ComponentResource):
                     image=image,
                     seed=made.get(image.seed),
                     ends=ends,
-                    weights=weights,
+                    weights=args.weights,
                     secrets=args.secrets,
                     hub_token=args.hub_token,
                 ),
@@ -131,7 +131,7 @@ def lacking(node: Node) -> None:
     share = plan.shares[node.name]
     if plan.download:
         pulumi.log.info(f"{node.name}: model {cluster.hub_name} is on no node and is downloaded", node.weights)
-    elif share.files or share.links:
+    elif not share.nothing:
         pulumi.log.info(f"{node.name}: the model lacks {share}; {amount(share.size)} in all", node.weights)
 
 

@@ -29,13 +29,13 @@ def weights(node: Node) -> ModelWeights:
         "digest": plan.digest,
         "lacks": {file: one.dump() for file, one in share.files.items()},
         "links": dict(share.links),
-        "seed": plan.seed or args.image.seed,
+        "refs": dict(share.refs),
         "sources": {
             name: {**Source(other.connection, other.address).dump(), "root": other.root}
             for name, other in args.ends.items()
             if name != node.name
         }
-        if share.files or share.links or compared or plan.download
+        if share.files or compared or plan.download
         else {},
         "compared": compared,
         "download": None,
@@ -48,7 +48,7 @@ def weights(node: Node) -> ModelWeights:
     upstream: list[pulumi.Resource] = [node.host]
     if plan.download and seed:
         inputs |= {key: getattr(seed.weights, key) for key in ("below", "digest")}
-        inputs |= {"lacks": seed.weights.offer, "links": seed.weights.offered_links}
+        inputs |= {"lacks": seed.weights.offer, "links": seed.weights.offered_links, "refs": seed.weights.offered_refs}
         upstream.append(seed.weights)
     elif plan.download:
         inputs["download"] = _download(node)

@@ -31,7 +31,7 @@ def listen(address: str, backlog: int = 1) -> socket.socket:
 
 
 def accept(server: socket.socket, token: bytes) -> socket.socket:
-    """The next connection that shows the token; others are closed. Raises OSError when nobody came."""
+    """The next connection that shows the token; others are closed. Raises OSError, socket.timeout when nobody came."""
     deadline = time.monotonic() + CONNECT_SECONDS
     while True:
         server.settimeout(max(0.01, deadline - time.monotonic()))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hosts import preflight
+from hosts import preflight, weights_plan
 from hosts.advice import advise, fallback, without_rdma
 from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
 from hosts.image_plan import Plan, plan
 from hosts.image_room import image_room
 from hosts.survey import Survey
+from hosts.weights_plan import WeightsPlan
 from settings import Cluster
 
 
@@ -25,6 +26,8 @@ class Findings:
     """Fabric ends by node; empty where they could not be chosen."""
     image: Plan | None = None
     """Which image, and where it comes from; None where that could not be decided."""
+    weights: WeightsPlan | None = None
+    """Who lacks which files of the model; None while a node does not answer: it may have them."""
 
 
 def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Findings:
@@ -32,6 +35,8 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     found = Findings(preflight.check(cluster, stack, surveys))
     if len(surveys) < len(cluster.nodes):
         return found
+    found.weights = weights_plan.plan(cluster, surveys)
+    found.faults += weights_plan.check(cluster, surveys, found.weights)
     try:
         found.image = plan(cluster, surveys)
         for certain, fault in image_room(cluster, surveys, found.image):

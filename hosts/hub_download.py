@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.fabric_link import HEARTBEAT_SECONDS, say
-from hosts.model_look import LEDGER, READ, WEIGHTS
+from hosts.model_look import INDEX, LEDGER, READ, WEIGHTS, loaded
 
 CACHE = "/hub"
 """Where the container sees the cache directory."""
@@ -28,10 +28,9 @@ SLACK = 1.01
 
 def wanted(names: list[str]) -> list[str]:
     """What an engine reads of a repository: of weights in several formats or places, one."""
-    weights = [name for name in names if WEIGHTS.search(name)]
-    best = [name for name in weights if name.endswith(".safetensors")] or weights
-    top = [name for name in best if "/" not in name] or best
-    return [name for name in names if READ.search(name) and (name in top or not WEIGHTS.search(name))]
+    chosen = loaded(names)
+    others = [name for name in names if name not in chosen and (WEIGHTS.search(name) or INDEX.search(name))]
+    return [name for name in names if READ.search(name) and name not in others]
 
 
 def held(entry: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
@@ -52,6 +51,16 @@ class ModelFiles(BaseModel):
     """What is missing or not whole, by path."""
     closed: tuple[str, ...] = ()
     """Files that the user may not read: the containers' root can, but nobody can copy them."""
+    unjudged: tuple[str, ...] = ()
+    """Files of which nothing tells whether they are whole: neither a header nor the end of JSON."""
+    refs: Mapping[str, str] = {}
+    """In a hub cache: the file that names the revision, and the commit in it."""
+    stock: Mapping[str, int] = {}
+    """Sizes of a hub cache's other blobs: of another revision, or of a copy that has no links yet."""
+    parts: Mapping[str, int] = {}
+    """Bytes of files that are on their way, by the file that they will be."""
+    snapshots: tuple[str, ...] = ()
+    """In a hub cache without the wanted snapshot: those that are there."""
     free: int = 0
     """Bytes that the user may still write there."""
     writable: bool = True
@@ -72,4 +81,5 @@ def look(connection: Connection, path: str, revision: str) -> ModelFiles:
     """Look at the model on a node anew; raises Fault when the node cannot be asked."""
     script = f"{bundle(model_look)}\nimport json\nprint(json.dumps(module.look({path!r}, {revision!r})))\n"
     done = connection.run("python3", "-", stdin=script, check=True)
-    return ModelFiles.model_validate(json.loads(done.stdout))
+    # The last line: a shell's start may say something before.
+    return ModelFiles.model_validate_json(done.stdout.strip().rpartition("\n")[2])

@@ -5,6 +5,7 @@ Standard library only, Python 3.8 and newer. Costs a stat per file and the head 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -18,11 +19,16 @@ LEDGER = ".dgx-spark-cluster"
 HEADER_LIMIT = 100_000_000
 """Longest header of a safetensors file, its reference implementation's limit."""
 WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|gguf)$")
-READ = re.compile(r"\.(safetensors|bin|pt|pth|gguf|json|txt|model(\.v\d+)?|tiktoken|jinja|py|ya?ml)$")
-"""What an engine reads of a model's directory; a README or a log that someone left there is no part of the model."""
+INDEX = re.compile(r"\.(safetensors|bin)\.index\.json$")
+READ = re.compile(
+    r"(\.(safetensors|bin|pt|pth|gguf|json|model(\.v\d+)?|tiktoken|jinja|py|ya?ml)|(vocab|merges)[^/]*\.txt)$"
+)
+"""What an engine may read of a model's directory; a README or notes that someone left there are no part of it."""
 NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 """End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
+PART = re.compile(r"(.+)\.\d+-[0-9a-f]+" + re.escape(PARTIAL) + "$")
+"""Name of a part: the file's, and which version of it."""
 BEGIN = re.compile(rb'"data_offsets":\[\d+$')
 """What stands before the end of a tensor's data."""
 
@@ -57,6 +63,13 @@ def ends(path: str) -> bool:
         return file.read().rstrip()[-1:] in (b"}", b"]")
 
 
+def loaded(names: list[str]) -> list[str]:
+    """Weights that an engine loads, and their indexes: of those in several formats or places, one."""
+    weights = [name for name in names if WEIGHTS.search(name) or INDEX.search(name)]
+    best = [name for name in weights if name.endswith((".safetensors", ".safetensors.index.json"))] or weights
+    return [name for name in best if "/" not in name] or best
+
+
 def locate(path: str, revision: str) -> tuple[str, str, str]:
     """Directory to mount, the model's directory below it, and the file that names the revision (or empty).
 
@@ -70,9 +83,9 @@ def locate(path: str, revision: str) -> tuple[str, str, str]:
     root, commit, ref = entry["root"], entry["commit"], ""
     if not commit:
         ref = "refs/" + revision
-        try:
+        with contextlib.suppress(OSError):
             commit = Path(root, ref).read_text().strip()
-        except OSError:
+        if not commit:
             commit, ref = revision, ""
     return root, "snapshots/" + commit, ref
 
@@ -89,6 +102,9 @@ class Look:
         self.outside = {}  # type: dict[str, str]
         self.lacks = {}  # type: dict[str, dict[str, Any]]
         self.closed = set()  # type: set[str]
+        self.judged = set()  # type: set[str]
+        self.stock = {}  # type: dict[str, int]
+        self.parts = {}  # type: dict[str, int]
 
     def walk(self) -> None:
         """List files and links below the model's directory, without hidden ones; raises OSError."""
@@ -102,6 +118,18 @@ class Look:
                     self.link(path)
                 elif name not in folders and READ.search(name):
                     self.files[self.relative(path)] = os.stat(path).st_size
+
+    def beside(self) -> None:
+        """Count what is there and not of the model: parts of files, and a hub entry's other blobs; raises OSError."""
+        for folder, folders, names in os.walk(os.path.join(self.root, "blobs") if self.below else self.root):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            for name in names:
+                path, part = os.path.join(folder, name), PART.match(name)
+                if part:
+                    file = self.relative(os.path.join(folder, part[1]))
+                    self.parts[file] = self.parts.get(file, 0) + os.stat(path).st_size
+                elif self.below and "." not in name and self.relative(path) not in self.files:
+                    self.stock[self.relative(path)] = os.stat(path).st_size
 
     def relative(self, path: str) -> str:
         """A path as it is below the mounted directory."""
@@ -146,13 +174,15 @@ class Look:
         self.closed = {file for file in self.files if not os.access(os.path.join(self.root, file), os.R_OK)}
         names = [os.path.relpath(file, self.below or ".") for file in [*self.files, *self.links]]
         names = [name for name in names if not name.startswith("..")]
-        shards, total = {name for name in names if name.endswith(".safetensors")}, None
-        for index in [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]:
+        chosen = loaded(names)
+        shards, total = {name for name in chosen if name.endswith(".safetensors")}, None
+        for index in filter(INDEX.search, chosen):
             if self.held(index) in self.closed:
                 continue
             try:
                 found = json.loads(Path(self.root, self.held(index)).read_text())
-                shards |= {os.path.normpath(name) for name in found["weight_map"].values()}
+                folder = os.path.dirname(index)
+                shards |= {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
                 total = found.get("metadata", {}).get("total_size", total)
             except (OSError, ValueError, KeyError, AttributeError, TypeError):
                 file = self.held(index)
@@ -168,8 +198,11 @@ class Look:
             self.shard(name)
         for name in names:
             file = self.held(name)
-            judged = name.endswith(".json") and file in self.files and file not in self.closed
-            if judged and not ends(os.path.join(self.root, file)):
+            if not name.endswith(".json") or file not in self.files or file in self.closed:
+                continue
+            if ends(os.path.join(self.root, file)):
+                self.judged.add(file)
+            else:
                 self.lack(file, name, None, self.files[file])
         self.remainder(shards, total)
         return bool(shards) or any(WEIGHTS.search(name) for name in names)
@@ -185,7 +218,9 @@ class Look:
         if not name.endswith(".safetensors") or file in self.closed:
             return
         wanted = whole_size(os.path.join(self.root, file))
-        if wanted != self.files[file]:
+        if wanted == self.files[file]:
+            self.judged.add(file)
+        else:
             self.lack(file, name, wanted, self.files[file])
 
     def remainder(self, shards: set[str], total: Any) -> None:
@@ -205,14 +240,15 @@ def look(path: str, revision: str) -> dict[str, Any]:
     root, below, ref = locate(path, revision)
     seen, error, weights = Look(root, below), "", False
     exists = os.path.isdir(seen.top)
-    if exists or os.path.exists(seen.top):
-        try:
+    snapshots = os.path.join(root, "snapshots")
+    try:
+        if exists or os.path.exists(seen.top):
             seen.walk()
             weights = seen.judge()
-        except OSError as fault:
-            error = f"{fault.strerror}: {fault.filename}"
-    if ref:
-        seen.files[ref] = os.stat(os.path.join(root, ref)).st_size
+        seen.beside()
+        others = [] if exists or not os.path.isdir(snapshots) else sorted(os.listdir(snapshots))
+    except OSError as fault:
+        error, others = f"{fault.strerror}: {fault.filename}", []
     above = root
     while not os.path.exists(above):
         above = os.path.dirname(above)
@@ -231,6 +267,11 @@ def look(path: str, revision: str) -> dict[str, Any]:
         "outside": seen.outside,
         "lacks": seen.lacks,
         "closed": sorted(seen.closed),
+        "unjudged": sorted(set(seen.files) - seen.judged - set(seen.lacks)),
+        "refs": {ref: below.rpartition("/")[2]} if ref else {},
+        "stock": seen.stock,
+        "parts": seen.parts,
+        "snapshots": others,
         "free": free,
         "writable": os.access(above, os.W_OK | os.X_OK),
     }

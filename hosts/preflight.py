@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hosts import ownership, weights_plan
+from hosts import ownership
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.stale import Stale
 from hosts.survey import Container, GpuProcess, Listener, Survey
+from hosts.weights_plan import check_node
 from settings import NEEDED_UNITS, Cluster, Node
 
 DOCKER_UNIT = "docker.service"
@@ -17,7 +18,7 @@ IDLE_MIB = 64
 
 
 def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[Fault]:
-    """All faults that the surveys show, in the order of the nodes; those of the model, which is one for all, last."""
+    """All faults of single nodes that the surveys show."""
     faults: list[Fault] = []
     for node in cluster.nodes:
         if node.name in surveys:
@@ -32,7 +33,8 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             if node == cluster.head:
                 faults += _ports(cluster, stack, facts, stale, by_hand)
-    return faults + list(weights_plan.check(cluster, surveys))
+            faults += check_node(cluster, node, facts)
+    return faults
 
 
 def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +12,18 @@ from typing import Any
 from hosts.faults import Fault
 from hosts.image_stock import SLACK, amount
 from hosts.model_files import Lack, ModelFiles
+from hosts.model_look import WEIGHTS
 from hosts.survey import Survey
 from settings import Cluster, Node
 
 SHOWN = 5
 """Files that a message names."""
+LOADED = re.compile(
+    WEIGHTS.pattern
+    + r"|(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$"
+    + r"|(vocab|merges)[^/]*\.txt$|\.(model(\.v\d+)?|tiktoken|jinja|py)$"
+)
+"""What the engine has in memory: another one means to load anew. Other files are copied without that."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +53,23 @@ class Share:
     files: Mapping[str, Missing] = field(default_factory=dict)
     """By path below the mounted directory."""
     links: Mapping[str, str] = field(default_factory=dict)
+    refs: Mapping[str, str] = field(default_factory=dict)
+    """Of a hub cache: the file that names the revision, and the commit that it is to name."""
+
+    @property
+    def nothing(self) -> bool:
+        """Whether the node has all."""
+        return not (self.files or self.links or self.refs)
 
     @property
     def size(self) -> int:
-        """Bytes that it may have to take; a part that was left by an interrupted run is not known here."""
+        """Bytes of these files; of some a part may be there."""
         return sum(one.size for one in self.files.values())
 
     def __str__(self) -> str:
         named = [f"{file} ({one})" for file, one in list(self.files.items())[:SHOWN]]
         more = len(self.files) - len(named)
-        return ", ".join([*named, *([f"{more} more"] if more else [])]) or f"{len(self.links)} links"
+        return ", ".join([*named, *([f"{more} more"] if more else [])]) or f"{len(self.links) + len(self.refs)} link(s)"
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,8 @@ class WeightsPlan:
     """By file: bytes."""
     shares: Mapping[str, Share]
     """By node."""
+    disputed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """By file: sizes on the nodes that have another one each, where nothing tells which is whole."""
 
     @property
     def download(self) -> bool:
@@ -88,78 +105,96 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     """
     seen = {node.name: surveys[node.name].model for node in cluster.nodes if node.name in surveys}
     some = sorted((name for name in seen if seen[name].exists), key=lambda name: not seen[name].complete)
-    together = any(seen[name].weights for name in some) and not incomplete(cluster, surveys)
-    if not some or (cluster.hub_name and not seen[some[0]].complete and not together):
+    below = seen[some[0]].below if some else None  # of two revisions in the nodes' caches the head's is meant
+    together = any(seen[name].weights for name in some) and not incomplete(surveys, below)
+    if below is None or (cluster.hub_name and not seen[some[0]].complete and not together):
         return WeightsPlan(None, None, None, {}, {}, {name: Share() for name in seen})
-    below = seen[some[0]].below  # of two revisions in the nodes' caches the head's is meant
-    # What a node has of another revision is of no use, except where a file is the same: that is seen when it is copied.
-    there = {name: facts if facts.below == below else ModelFiles(exists=False) for name, facts in seen.items()}
+    # Of another revision only the blobs are of use, which are named by their content.
+    there = {
+        name: facts if facts.below == below else ModelFiles(stock={**facts.stock, **facts.whole})
+        for name, facts in seen.items()
+    }
     owners: dict[str, str] = {}
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
+    refs: dict[str, str] = {}
     whole = {name: facts.whole for name, facts in there.items()}
     for name, facts in there.items():
         for file, size in whole[name].items():
             owners.setdefault(file, name)
             sizes.setdefault(file, size)
         links = {**facts.links, **links}
+        refs = {**facts.refs, **refs}
     shares = {
         name: Share(
             {
                 file: Missing(size, facts.files.get(file), owners[file])
                 for file, size in sizes.items()
-                if whole[name].get(file) != size
+                if size not in (whole[name].get(file), facts.stock.get(file))
             },
             {link: target for link, target in links.items() if facts.links.get(link) != target},
+            {ref: commit for ref, commit in refs.items() if facts.refs.get(ref) != commit},
         )
         for name, facts in there.items()
     }
-    return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares)
+    return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares, _disputed(there, whole))
+
+
+def _disputed(there: Mapping[str, ModelFiles], whole: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """Files of different sizes, any of which may be cut off: to choose one could destroy the only good copy."""
+    unjudged = {file for facts in there.values() for file in facts.unjudged}
+    sizes = {file: {name: whole[name][file] for name in there if file in whole[name]} for file in sorted(unjudged)}
+    return {file: found for file, found in sizes.items() if len(set(found.values())) > 1}
 
 
 def digest(below: str, files: Mapping[str, int], links: Mapping[str, str]) -> str:
-    """Hash over paths and sizes: another one means that the engine is to load anew."""
-    return hashlib.sha256(json.dumps([below, dict(files), dict(links)], sort_keys=True).encode()).hexdigest()
+    """Hash over paths and sizes of what the engine loads; a link to a blob tells its content."""
+    known = [{name: value for name, value in names.items() if LOADED.search(name)} for names in (files, links)]
+    return hashlib.sha256(json.dumps([below, *known], sort_keys=True).encode()).hexdigest()
 
 
-def incomplete(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Lack]:
-    """Files that some node lacks by its own index or headers, and that no node has whole."""
-    seen = [surveys[node.name].model for node in cluster.nodes if node.name in surveys]
+def incomplete(surveys: Mapping[str, Survey], below: str | None) -> dict[str, Lack]:
+    """Files of a revision that some node lacks by its own index or headers, and that no node has whole."""
+    seen = [facts.model for facts in surveys.values() if facts.model.below == below]
     whole = {file for facts in seen for file in facts.whole}
     return {file: lack for facts in seen for file, lack in facts.lacks.items() if file not in whole}
 
 
-def check(cluster: Cluster, surveys: Mapping[str, Survey]) -> Iterator[Fault]:
-    """What stands in the way of a complete model on every node, found before anything starts."""
-    seen = [(node, surveys[node.name]) for node in cluster.nodes if node.name in surveys]
-    for node, facts in seen:
-        yield from _node(cluster, node, facts)
-    everyone = len(seen) == len(cluster.nodes)  # one that was not reached may have what is missing
-    if everyone and not cluster.hub_name:
-        yield from _nowhere(cluster, seen, incomplete(cluster, surveys))
-    found = plan(cluster, surveys)
+def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -> Iterator[Fault]:
+    """What stands in the way of a complete model on every node, by the plan for all of them."""
+    seen = [(node, surveys[node.name]) for node in cluster.nodes]
+    if not cluster.hub_name:
+        yield from _nowhere(cluster, seen, incomplete(surveys, found.below))
+    for file, sizes in found.disputed.items():
+        yield Fault(
+            ", ".join(sizes),
+            f"{file} is another one on each node, and nothing tells which is whole: "
+            + ", ".join(f"{size} bytes on {name}" for name, size in sizes.items()),
+            "remove the wrong one: the other is then copied to that node",
+        )
     for node, facts in seen:
         path, share = facts.path(cluster.model_root), found.shares[node.name]
         if facts.model.error:
             continue
         yield from _closed(cluster, surveys, node, share)
-        if not facts.model.writable and (share.files or share.links or found.download):
+        needed = max(0, share.size - sum(facts.model.parts.get(file, 0) for file in share.files)) * SLACK
+        if not facts.model.writable and (not share.nothing or (cluster.hub_name and found.download)):
             user = node.user or "$USER"
             yield Fault(
                 node.name,
-                f"may not write into {path}, which lacks {share if share.files else 'the model'}",
+                f"may not write into {path}, which lacks {'the model' if share.nothing else share}",
                 f"give it to the user: sudo install -d -o {user} {path}, or copy it there yourself",
             )
-        elif share.size * SLACK > facts.model.free:
+        elif needed > facts.model.free:
             yield Fault(
                 node.name,
-                f"no room for the model: {amount(share.size * SLACK)} needed in {path}, "
-                f"{amount(facts.model.free)} free",
+                f"no room for the model: {amount(needed)} needed in {path}, {amount(facts.model.free)} free",
                 "make room and run again, or put the model elsewhere and correct `model`",
             )
 
 
-def _node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
+def check_node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
+    """What is wrong with the model on one node, whatever the others have."""
     path = facts.path(cluster.model_path)
     if facts.model.error:
         yield Fault(node.name, f"model directory {path}: {facts.model.error}", "correct it, or correct `model`")
@@ -196,9 +231,16 @@ def _nowhere(cluster: Cluster, seen: list[tuple[Node, Survey]], lacks: Mapping[s
     for node, facts in seen:
         path, model = facts.path(cluster.model_path), facts.model
         if model.error or (some and not model.exists):
-            continue
+            continue  # it gets what another has
         remedy = "put the model there, on one node at least (the others copy it), or correct `model`"
-        if not model.exists:
+        if model.snapshots:
+            root, commit = facts.path(cluster.model_root), model.below.rpartition("/")[2]
+            yield Fault(
+                node.name,
+                f"{root} has no snapshot of {commit}; there: {', '.join(model.snapshots)}",
+                f"give one as `model`: {root}/snapshots/{model.snapshots[-1]}, or correct `weights.revision`",
+            )
+        elif not model.exists:
             others = f"; models there: {', '.join(facts.models)}" if facts.models else ""
             yield Fault(node.name, f"model directory {path}: No such file or directory", remedy + others)
         elif mine := [lack for file, lack in model.lacks.items() if file in lacks]:

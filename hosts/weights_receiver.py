@@ -1,9 +1,9 @@
 """Runs on a node that lacks files of the model, as `python3 -c`: fetches them from a sender, several at once.
 
-Standard library, fabric_link and model_look only, Python 3.8 and newer. Started by providers/weights_copy.py with one
-line of JSON on its input: `address`, `port` and `token` of the sender, `root`, `files` (name: [size, mtime in ns]),
-`links` (name: target), `streams`, and `anew`, whether files of the right size are fetched too. It prints twice a second
-`{"got": BYTES}`, at the beginning `{"need": BYTES, "kept": BYTES of parts that were there}`, and at last
+Standard library, fabric_link, model_look and weights_links only, Python 3.8 and newer. Started by
+providers/weights_copy.py with one line of JSON on its input: `address`, `port` and `token` of the sender, `root`,
+`files` (name: [size, mtime in ns]), `streams`, and `anew`, whether files of the right size are fetched too. It prints
+twice a second `{"got": BYTES}`, at the beginning `{"need": BYTES, "kept": BYTES of parts that were there}`, and at last
 `{"done": BYTES}` or `{"error": TEXT, "of": "connect" | "link" | "disk"}`. It ends as soon as its input closes; what has
 arrived by then is gone on with by the next run.
 """
@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hosts.fabric_link import HEARTBEAT_SECONDS, connect, say
-from hosts.model_look import LEDGER, PARTIAL
+from hosts.model_look import PARTIAL
+from hosts.weights_links import settle
 
 BUFFER = 1 << 20
 CONNECT_SECONDS = 10.0
@@ -40,7 +41,6 @@ class Receiver:
         self.question = question
         self.root = Path(question["root"])
         self.sizes = question["files"]  # type: dict[str, list[int]]
-        self.lock = threading.Lock()
         self.got = [0] * question["streams"]
         self.failed = []  # type: list[tuple[str, str]]
         self.todo = queue.Queue()  # type: queue.Queue[str]
@@ -105,7 +105,7 @@ class Receiver:
     def fetch(self, number: int, link: socket.socket, name: str) -> None:
         """Bring one file, from where its part ends; it gets its name when it is whole."""
         size, mtime = self.sizes[name]
-        path, part = self.root / name, self.part(name)
+        part = self.part(name)
         buffer = memoryview(bytearray(BUFFER))
         with part.open("ab", buffering=0) as file:
             at = file.tell()
@@ -119,26 +119,7 @@ class Receiver:
             os.fdatasync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         os.utime(part, ns=(mtime, mtime))
-        self.name(part, path, name)
-
-    def link(self, name: str, target: str) -> None:
-        """Make a symbolic link, or set one right."""
-        path = self.root / name
-        if path.is_symlink() and os.readlink(str(path)) == target:  # noqa: PTH115 - Python 3.8
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_name(path.name + PARTIAL)
-        if new.is_symlink():
-            new.unlink()
-        new.symlink_to(target)
-        self.name(new, path, name)
-
-    def name(self, new: Path, path: Path, name: str) -> None:
-        """Give a file or link its name; what was not there before is noted as ours, for a destroy."""
-        if not (path.is_symlink() or path.exists()):
-            with self.lock, (self.root / LEDGER).open("a") as ledger:
-                ledger.write(name + "\n")
-        new.replace(path)
+        settle(self.root, part, name)
 
     def run(self) -> dict[str, Any]:
         """Fetch everything; what is said at last."""
@@ -152,8 +133,6 @@ class Receiver:
             if self.failed:
                 of, text = self.failed[0]
                 return {"error": text, "of": of}
-            for name, target in self.question["links"].items():  # last: none leads to what is not there yet
-                self.link(name, target)
         except OSError as error:
             return {"error": str(error), "of": "disk"}
         return {"done": sum(self.got)}

@@ -8,6 +8,7 @@ and `offset`, and answers with the file's bytes from there on, nothing else. It 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -66,12 +67,11 @@ def main() -> None:
         sys.exit(1)
 
     def answer() -> None:
-        try:
+        with server:  # closed with the loop: who comes then is refused, and does not wait for ever
             while True:
-                link = accept(server, question["token"].encode())
-                threading.Thread(target=serve_quietly, args=(link, question, sizes), daemon=True).start()
-        except OSError:
-            pass  # nobody else came
+                with contextlib.suppress(socket.timeout):  # however long a login takes: the input ends this
+                    link = accept(server, question["token"].encode())
+                    threading.Thread(target=serve_quietly, args=(link, question, sizes), daemon=True).start()
 
     threading.Thread(target=answer, daemon=True).start()
     say(port=server.getsockname()[1], files=sizes)

@@ -20,7 +20,7 @@ from providers import progress
 from providers.base import Provider
 from providers.hub import Download, download
 from providers.image_copy import Source
-from providers.weights_copy import Order, checksums, copy, differing
+from providers.weights_copy import Order, checksums, copy, differing, point
 
 
 class ModelWeightsProvider(Provider):
@@ -36,7 +36,7 @@ class ModelWeightsProvider(Provider):
         """Something is missing, is another than before, or is to be read through now."""
         found = super().diff(id_, olds, news)
         asked = news["verify"] == "checksum" != olds.get("verify")
-        found.changes = found.changes or asked or bool(news["lacks"] or news["links"] or news.get("download"))
+        found.changes = found.changes or asked or any(news.get(key) for key in ("lacks", "links", "refs", "download"))
         return found
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
@@ -46,7 +46,7 @@ class ModelWeightsProvider(Provider):
     def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
         """Bring what the node lacks now; a serve that fails over and over for want of it is started at once."""
         outs = self._ensure(news)
-        if news["lacks"] and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
+        if (news["lacks"] or news["links"]) and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
             progress.lasting(f"Model of {news['connection']['node']}: mended; serve, which was failing, starts anew")
         return UpdateResult(outs)
 
@@ -57,16 +57,17 @@ class ModelWeightsProvider(Provider):
             Connection.load(props["connection"]).run("python3", "-", stdin=script, timeout=120, check=True)
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
-        outs = {**props, "token": None, "lacks": {}, "links": {}, "compared": {}}
+        outs = {**props, "token": None, "lacks": {}, "links": {}, "refs": {}, "compared": {}}
         if props.get("download"):
             outs |= _downloaded(props)
         wanted: dict[str, dict[str, int]] = defaultdict(dict)
         for file, one in props["lacks"].items():
             wanted[one["from"]][file] = int(one["size"])
-        if props["links"] and not wanted:
-            wanted[props["seed"]] = {}
+        target = Connection.load(props["connection"])
         for owner, files in wanted.items():
-            copy(_source(props, owner), Connection.load(props["connection"]), _order(props, owner, files))
+            copy(_source(props, owner), target, _order(props, owner, files))
+        if props["links"] or props["refs"]:
+            point(target, props["root"], props["links"], props["refs"])
         if props["verify"] == "checksum":
             for owner, files in props["compared"].items():
                 wanted[owner].update((file, int(size)) for file, size in files.items())
@@ -80,9 +81,8 @@ def _source(props: Mapping[str, Any], owner: str) -> Source:
 
 
 def _order(props: Mapping[str, Any], owner: str, files: Mapping[str, int], *, anew: bool = False) -> Order:
-    """An order of files from one node; links come with the seed's, when its files are there."""
-    links = props["links"] if owner == props["seed"] else {}
-    return Order(props["sources"][owner]["root"], props["root"], files, links, int(props["streams"]), anew)
+    """An order of files from one node."""
+    return Order(props["sources"][owner]["root"], props["root"], files, int(props["streams"]), anew)
 
 
 def _downloaded(props: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,6 +106,7 @@ def _downloaded(props: Mapping[str, Any]) -> dict[str, Any]:
         "digest": digest(found.below, found.files, found.links),
         "offer": {file: {"size": size, "found": None, "from": connection.node} for file, size in found.files.items()},
         "offered_links": dict(found.links),
+        "offered_refs": dict(found.refs),
     }
 
 
@@ -153,6 +154,8 @@ class ModelWeights(Resource, module="spark", name="ModelWeights"):
     """After a download: what the other nodes lack."""
     offered_links: pulumi.Output[dict[str, str]]
     """The same of symbolic links."""
+    offered_refs: pulumi.Output[dict[str, str]]
+    """The same of the file that names the revision."""
 
     def __init__(
         self,
@@ -170,10 +173,10 @@ class ModelWeights(Resource, module="spark", name="ModelWeights"):
             name: of the node.
             connection: to the node.
             root: directory that the containers see.
-            inputs: `below` and `digest` (what is wanted), `lacks` (by file: size, found, from), `links`, `seed` (node
-                whose links they are), `sources` (by node: :meth:`Source.dump` and `root`), `compared` (by owner: size
-                of each file whose checksum is to be compared), `download` (:class:`Download` as a dictionary, or
-                None), `streams`, `verify`, `keep`, `head` (connection to the node of serve) and `stack`.
+            inputs: `below` and `digest` (what is wanted), `lacks` (by file: size, found, from), `links` and
+                `refs` (name: what it says), `sources` (by node: :meth:`Source.dump` and `root`), `compared` (by owner:
+                size of each file whose checksum is to be compared), `download` (:class:`Download` as a dictionary,
+                or None), `streams`, `verify`, `keep`, `head` (connection to the node of serve) and `stack`.
             token: for the hub, secret.
             opts: as usual.
         """
@@ -184,5 +187,6 @@ class ModelWeights(Resource, module="spark", name="ModelWeights"):
             "token": pulumi.Output.secret(token) if token is not None else None,
             "offer": None,
             "offered_links": None,
+            "offered_refs": None,
         }
         super().__init__(ModelWeightsProvider(), name, props, opts)

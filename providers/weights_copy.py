@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hosts import fabric_link, model_look, weights_digest, weights_receiver, weights_sender
-from hosts.bundle import program
+from hosts import fabric_link, model_look, weights_digest, weights_links, weights_receiver, weights_sender
+from hosts.bundle import bundle, program
 from hosts.faults import Fault
 from hosts.image_stock import amount
 from hosts.ssh import Connection
@@ -20,9 +20,10 @@ from providers.image_copy import NotConnected, Source
 from providers.transfer import Meter, ask, follow, started
 
 SENDER = program(fabric_link, weights_sender)
-RECEIVER = program(fabric_link, model_look, weights_receiver)
+RECEIVER = program(fabric_link, model_look, weights_links, weights_receiver)
 DIGEST = program(fabric_link, weights_digest)
 WHAT = "the model"
+CANNOT_WRITE = "the model cannot be written"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,6 @@ class Order:
     """The same on the target."""
     files: Mapping[str, int]
     """Size of each in bytes."""
-    links: Mapping[str, str]
     streams: int
     anew: bool = False
     """Fetch files of the right size too: their checksums are wrong."""
@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 
 def copy(source: Source, target: Connection, order: Order) -> int:
-    """Bring the files and links of an order to the target; what it has in that size already is not sent.
+    """Bring the files of an order to the target; what it has in that size already is not sent.
 
     Returns:
         Bytes that went over the fabric.
@@ -78,7 +78,7 @@ def copy(source: Source, target: Connection, order: Order) -> int:
         offer = _offer(source.connection, sent, order.files)
         receiver = ends.enter_context(started(target, "python3", "-u", "-c", RECEIVER))
         question = {"address": source.address, "port": offer["port"], "token": token, "root": order.root}
-        more = {"files": offer["files"], "links": order.links, "streams": order.streams, "anew": order.anew}
+        more = {"files": offer["files"], "streams": order.streams, "anew": order.anew}
         ask(receiver, {**question, **more})
         for words_now in words_of(follow(target, receiver, lambda: str(meter), WHAT), words):
             meter.about = words_now.get("need", meter.about)
@@ -91,11 +91,24 @@ def copy(source: Source, target: Connection, order: Order) -> int:
     return meter.sent
 
 
+def point(target: Connection, root: str, links: Mapping[str, str], refs: Mapping[str, str]) -> None:
+    """Set symbolic links and a hub cache's refs on a node, once what they lead to is there; they need no source.
+
+    Raises:
+        Fault: the directory does not take them.
+    """
+    script = f"{bundle(model_look, weights_links)}\nmodule.put({root!r}, {dict(links)!r}, {dict(refs)!r})\n"
+    done = target.run("python3", "-", stdin=script)
+    if done.returncode:
+        raise Fault(target.node, CANNOT_WRITE, f"see to it: {target.by_hand()}", done.stderr or done.stdout)
+
+
 def _offer(connection: Connection, said: Iterator[str], wanted: Mapping[str, int]) -> dict[str, Any]:
     """The sender's first words: its port, and the files as it has them now."""
     words: dict[str, Any] = {}
-    for _ in words_of(said, words):
-        break
+    for now in words_of(said, words):
+        if "port" in now:
+            break
     if "port" not in words:
         evidence = str(words.get("error") or words.get("said", ""))
         raise Fault(
@@ -112,11 +125,13 @@ def _offer(connection: Connection, said: Iterator[str], wanted: Mapping[str, int
 
 
 def words_of(said: Iterator[str], words: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Lines of JSON as they come, also gathered in `words`; what is none is gathered under `said`."""
+    """Objects of JSON as they come, a line each, also gathered in `words`; other lines are gathered under `said`."""
     for line in said:
         try:
             found = json.loads(line)
         except ValueError:
+            found = None
+        if not isinstance(found, dict):  # what a shell's start or ssh says
             found = {}
             words["said"] = words.get("said", "") + line
         words.update(found)
@@ -135,7 +150,7 @@ def _fault(source: Source, target: Connection, port: int, words: Mapping[str, An
                 evidence,
             )
         case "disk":
-            return Fault(target.node, "the model cannot be written", f"see to it: {target.by_hand()}", evidence)
+            return Fault(target.node, CANNOT_WRITE, f"see to it: {target.by_hand()}", evidence)
         case _:
             return Fault(target.node, "the copy of the model broke off", "run it again: it goes on from here", evidence)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,18 +53,21 @@ def cluster(model: str = MODEL, **weights: Any) -> Cluster:
     return parse(lab_settings() | {"model": model, "weights": weights})
 
 
-def made(kind: str = "directory") -> None:
-    """The model on the head, as a plain directory or in a hub's cache."""
-    place = MODEL if kind == "directory" else HOME
-    script = f"{bundle(models)}\nmodule.{kind}(module.Path({place!r}), module.contents({SHARDS}, {SIZE}))\n"
-    connect(HEAD).run("python3", "-", stdin=script, check=True)
+def made(kind: str = "directory", node: str = HEAD, seed: int = 0, commit: str = models.COMMIT) -> None:
+    """The model on a node, as a plain directory or in a hub's cache."""
+    files = f"module.contents({SHARDS}, {SIZE}, {seed})"
+    made_up = (
+        f"module.Path({HOME!r}), {files}, {commit!r}" if kind == "hub_entry" else f"module.Path({MODEL!r}), {files}"
+    )
+    script = f"{bundle(models)}\nmodule.{kind}({made_up})\n"
+    connect(node).run("python3", "-", stdin=script, check=True)
 
 
 def props(wanted: Cluster, node: str) -> dict[str, Any]:
     """What the program passes for a node after its survey."""
     facts: dict[str, Survey] = {one.name: survey(wanted, one) for one in wanted.nodes}
-    assert list(check(wanted, facts)) == []
     found, ends = plan(wanted, facts), choose(wanted, facts)
+    assert list(check(wanted, facts, found)) == []
     share = found.shares[node]
     return {
         "connection": connect(node).dump(),
@@ -72,7 +76,7 @@ def props(wanted: Cluster, node: str) -> dict[str, Any]:
         "digest": found.digest,
         "lacks": {file: one.dump() for file, one in share.files.items()},
         "links": dict(share.links),
-        "seed": found.seed,
+        "refs": dict(share.refs),
         "sources": {
             name: {**Source(connect(name), end.address).dump(), "root": wanted.model_root} for name, end in ends.items()
         },
@@ -97,9 +101,18 @@ def brought(wanted: Cluster) -> tuple[dict[str, Any], int]:
 
 
 def listed(node: str, root: str = MODEL) -> list[str]:
-    """Owner, time and checksum of each file, and the links, of a directory."""
-    each = f"find . -type f ! -name {LEDGER} -exec stat -c '%n %U %a %Y' {{}} + -exec sha256sum {{}} +"
+    """Checksum, owner and time of each file, and the links, of a directory; a ref is written: its time is its own."""
+    files = f"find . -type f ! -name {LEDGER}"
+    each = f"{files} -exec sha256sum {{}} +; {files} ! -path './refs/*' -exec stat -c '%n %U %a %Y' {{}} +"
     return sorted(on(node, "sh", "-c", f"cd {root} && {each}; find . -type l -printf '%p -> %l\\n'").splitlines())
+
+
+def ended(node: str, program: str) -> None:
+    """Wait until a closed session has ended its program on the node: sshd takes a moment."""
+    deadline = time.monotonic() + 20
+    while on(node, "sh", "-c", f"pgrep -u aurora -f '{program}' | wc -l").strip() != "0":
+        assert time.monotonic() < deadline, f"{program} still runs on {node}"
+        time.sleep(0.2)
 
 
 def test_model_is_copied_with_owner_and_times_and_then_costs_nothing() -> None:
@@ -136,7 +149,8 @@ def test_file_that_no_node_has_is_named_before_anything_starts() -> None:
     made()
     on(HEAD, "truncate", "-s", "4096", f"{MODEL}/{SECOND}")
     wanted = cluster()
-    (fault,) = check(wanted, {one.name: survey(wanted, one) for one in wanted.nodes})
+    facts = {one.name: survey(wanted, one) for one in wanted.nodes}
+    (fault,) = check(wanted, facts, plan(wanted, facts))
     assert fault.node == HEAD
     assert SECOND in fault.cause
     assert "bytes wanted, 4096 found" in fault.cause
@@ -160,8 +174,8 @@ def test_copy_that_was_killed_goes_on_where_it_ended(monkeypatch: pytest.MonkeyP
     finally:
         CANCELLED.clear()
     monkeypatch.undo()
-    assert on(WORKER, "sh", "-c", "pgrep -u aurora -f '[w]eights_receiver' | wc -l").strip() == "0"
-    assert on(HEAD, "sh", "-c", "pgrep -u aurora -f '[w]eights_sender' | wc -l").strip() == "0"
+    ended(WORKER, "[w]eights_receiver")
+    ended(HEAD, "[w]eights_sender")
     left = on(WORKER, "find", MODEL, "-name", f"*{PARTIAL}", "-printf", "%s\n").split()
     kept = sum(map(int, left))
     assert kept > SIZE / 4
@@ -183,6 +197,34 @@ def test_links_of_a_hub_cache_entry_are_valid_in_a_container() -> None:
     told = on(WORKER, *run, f"--volume={root}:{root}:ro", "--entrypoint=sh", IMAGE, "-c", inside)
     assert int(told.split()[0]) > SIZE
     assert told.strip().endswith(SECOND), "no link dangles"
+
+
+def test_link_that_the_head_lacks_is_set_and_is_no_drift_afterwards() -> None:
+    """The head is whole without it, and the one that the others copy from."""
+    made("hub_entry")
+    wanted = cluster(f"{HOME}/models--org--made-up")
+    outs, _ = brought(wanted)
+    root, link = wanted.model_root, f"{outs['below']}/tokenizer.json"
+    on(HEAD, "rm", f"{root}/{link}")
+    drift = props(wanted, HEAD)
+    assert (drift["lacks"], list(drift["links"])) == ({}, [link])
+    assert ModelWeightsProvider().create(drift).outs
+    assert listed(HEAD, root) == listed(WORKER, root)
+    assert [props(wanted, node)[key] for node in (HEAD, WORKER) for key in ("lacks", "links", "refs")] == [{}] * 6
+
+
+def test_other_revision_in_the_workers_cache_becomes_the_heads() -> None:
+    made("hub_entry")
+    made("hub_entry", WORKER, seed=1, commit="5" * 40)
+    wanted = cluster(f"{HOME}/models--org--made-up")
+    outs, wire = brought(wanted)
+    assert outs["below"] == f"snapshots/{models.COMMIT}"
+    assert wire > SHARDS * SIZE
+    again = props(wanted, WORKER)
+    assert (again["lacks"], again["links"], again["refs"]) == ({}, {}, {})
+    assert not ModelWeightsProvider().diff("x", outs, again).changes
+    assert on(WORKER, "cat", f"{wanted.model_root}/refs/main") == on(HEAD, "cat", f"{wanted.model_root}/refs/main")
+    assert brought(wanted)[1] < SIZE, "nothing is sent again"
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ settings = parse(
 surveys = {{"spark-1": survey("192.168.200.12/24"), "spark-2": survey("192.168.200.13/24")}}
 key = pulumi.Output.secret({key!r}) if {key!r} else None
 found = look(settings, pulumi.get_stack(), surveys)
-Cluster(ClusterArgs(pulumi.get_stack(), settings, surveys, found.fabric, found.image, key))
+Cluster(ClusterArgs(pulumi.get_stack(), settings, surveys, found.fabric, found.image, found.weights, key))
 """
 WORKER = "spark-2-ray-worker"
 SECOND_SERVE = {

@@ -104,6 +104,7 @@ class Answers(mocks.Mocks):
             outs |= {"below": below, "digest": "d" * 64}
             outs["offer"] = {"blobs/aa": {"size": 9, "found": None, "from": outs["connection"]["node"]}}
             outs["offered_links"] = {f"{below}/config.json": "../../blobs/aa"}
+            outs["offered_refs"] = {"refs/main": "4" * 40}
         if args.typ.endswith(":GpuGate"):
             outs["ray"] = "2.53.0"
         if args.typ.endswith(":ImageGate"):

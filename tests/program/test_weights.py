@@ -18,14 +18,15 @@ ABSENT = model(exists=False, weights=False, files={})
 
 
 def hub(below: str = f"snapshots/{COMMIT}") -> dict[str, Any]:
-    return model(below=below, files={"blobs/aa": 9, "refs/main": 40}, links={f"{below}/config.json": "../../blobs/aa"})
+    links = {f"{below}/config.json": "../../blobs/aa"}
+    return model(below=below, files={"blobs/aa": 9}, links=links, refs={"refs/main": below.rpartition("/")[2]})
 
 
 def test_nothing_is_asked_for_where_every_node_has_the_model(program: Program) -> None:
     found = program.run()
     for one in found.of(":ModelWeights"):
         inputs = one.inputs
-        assert (inputs["lacks"], inputs["links"], inputs["sources"], inputs["compared"]) == ({}, {}, {}, {})
+        assert [inputs[key] for key in ("lacks", "links", "refs", "sources", "compared")] == [{}] * 5
         assert inputs.get("download") is None
         assert found.reaches(one, found[f"Host {one.name}"])
     assert not found.reaches(found["ModelWeights spark-1"], found["ModelWeights spark-2"])
@@ -91,6 +92,7 @@ def test_download_is_for_one_node_and_the_others_copy_from_it(program: Program) 
     assert found.reaches(second, first)
     assert second.inputs.get("download") is None
     assert second.inputs["lacks"] == {"blobs/aa": {"size": 9, "from": "spark-1"}}
+    assert second.inputs["refs"] == {"refs/main": COMMIT}
     assert found["spark-1-serve"].inputs["command"][1].endswith(f"{ENTRY}/snapshots/{COMMIT}")
     assert rpc.is_rpc_secret(first.inputs["token"])
     assert rpc.unwrap_rpc_secret(first.inputs["token"]) == TOKEN

@@ -7,7 +7,7 @@ from typing import Any
 from hosts.fabric import Fabric
 from hosts.findings import look
 from hosts.readings import line
-from tests.samples import STACK, cluster, gids, hca, inspected, interface, survey, surveys
+from tests.samples import STACK, cluster, gids, hca, inspected, interface, model, survey, surveys
 
 GIB = 2**30
 
@@ -17,19 +17,28 @@ def test_good_nodes_are_decided_without_a_word() -> None:
     assert (found.faults, found.warnings) == ([], [])
     assert found.image
     assert found.image.seed == "spark-1"
+    assert found.weights
+    assert found.weights.seed == "spark-1"
     assert set(found.fabric) == {"spark-1", "spark-2"}
 
 
 def test_faults_of_node_image_and_fabric_come_together() -> None:
-    """One run tells of a model that cannot be read, of two images under one name, and of no shared subnet."""
+    """One run tells of a model that cannot be read or is not whole, of two images, and of no shared subnet."""
     other: dict[str, Any] = {"version": "28", "image": inspected("sha256:" + "2e" * 32), "containers": []}
     lonely = [interface("enp1s0f1np1", "172.16.0.1/24")]
     closed = {"error": "Permission denied"}
+    lacks = {"config.json": {"name": "config.json"}}
     found = look(
-        cluster(), STACK, {"spark-1": survey(1), "spark-2": survey(2, docker=other, interfaces=lonely, model=closed)}
+        cluster(),
+        STACK,
+        {
+            "spark-1": survey(1, model=model(lacks=lacks)),
+            "spark-2": survey(2, docker=other, interfaces=lonely, model=closed),
+        },
     )
     assert [fault.cause.split(":")[0] for fault in found.faults] == [
         "model directory /srv/models/Qwen3.5-122B-A10B-FP8",
+        "model directory /srv/models/Qwen3.5-122B-A10B-FP8 is not complete, nor is it elsewhere",
         "image vllm-qwen3.5-gb10@sha256",
         "no subnet is shared by all nodes",
     ]
@@ -38,7 +47,8 @@ def test_faults_of_node_image_and_fabric_come_together() -> None:
 
 def test_nothing_is_decided_while_a_node_does_not_answer() -> None:
     found = look(cluster(), STACK, {"spark-1": survey(1, missing=["/a"])})
-    assert (len(found.faults), found.warnings, found.fabric, found.image) == (1, [], {}, None)
+    assert (len(found.faults), found.warnings, found.fabric) == (1, [], {})
+    assert (found.image, found.weights) == (None, None), "the other may have what is missing"
 
 
 def test_missing_rdma_is_a_warning_or_a_fault_as_the_settings_say() -> None:

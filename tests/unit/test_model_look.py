@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import subprocess
 import tempfile
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from hosts import (
     model_look,
     weights_digest,
     weights_forget,
+    weights_links,
     weights_receiver,
     weights_sender,
 )
@@ -28,7 +30,10 @@ from hosts.ssh import Connection
 from tests.samples.models import COMMIT, contents, directory, hub_entry, safetensors
 
 SECOND = "model-00002-of-00003.safetensors"
-SCRIPTS = [fabric_link, hub_download, model_look, weights_digest, weights_forget, weights_receiver, weights_sender]
+SCRIPTS = [
+    *(fabric_link, hub_download, model_look, weights_digest, weights_forget, weights_links),
+    *(weights_receiver, weights_sender),
+]
 
 
 def seen(path: Path, revision: str = "main") -> ModelFiles:
@@ -119,7 +124,14 @@ def test_directory_without_weights_says_so(tmp_path: Path) -> None:
 
 def test_what_no_engine_reads_is_no_part_of_it(tmp_path: Path) -> None:
     files = contents()
-    other = {"README.md": b"x", "nohup.out": b"x", ".cache/a.json": b"x", ".git/config.json": b"x", "a.json.swp": b"x"}
+    other = {
+        "README.md": b"x",
+        "nohup.out": b"x",
+        "notes.txt": b"x",
+        ".cache/a.json": b"x",
+        ".git/config.json": b"x",
+        "a.json.swp": b"x",
+    }
     found = seen(directory(tmp_path / "m", files | other))
     assert set(found.files) == set(files)
 
@@ -140,7 +152,9 @@ def test_entry_of_the_hub_cache(tmp_path: Path, by: str) -> None:
     assert set(found.links) == {f"snapshots/{COMMIT}/{name}" for name in files}
     blobs = {file: size for file, size in found.files.items() if file.startswith("blobs/")}
     assert sorted(blobs.values()) == sorted(map(len, files.values()))
-    assert set(found.files) - set(blobs) == ({"refs/main"} if by == "entry" else set())
+    assert set(found.files) == set(blobs)
+    assert found.refs == ({"refs/main": COMMIT} if by == "entry" else {})
+    assert (found.stock, found.snapshots) == ({}, ())
 
 
 def test_other_snapshots_of_an_entry_are_left_alone(tmp_path: Path) -> None:
@@ -150,7 +164,86 @@ def test_other_snapshots_of_an_entry_are_left_alone(tmp_path: Path) -> None:
     found = seen(entry, "next")
     assert found.below == "snapshots/" + "5" * 40
     assert len(found.links) == 6
-    assert seen(entry, "5" * 40).below == "snapshots/" + "5" * 40
+    assert (seen(entry, "5" * 40).below, seen(entry, "5" * 40).refs) == ("snapshots/" + "5" * 40, {})
+    both = {f"blobs/{path.name}": path.stat().st_size for path in (entry / "blobs").iterdir()}
+    assert {**found.stock, **found.files} == both, "the other's blobs are known"
+    assert not set(found.stock) & set(found.files)
+
+
+def test_entry_without_the_wanted_revision_names_the_snapshots_that_are_there(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path, contents(), ref=None)
+    found = seen(entry)
+    assert (found.exists, found.snapshots, found.error) == (False, (COMMIT,), "")
+    assert len(found.stock) == 6
+    (entry / "refs").mkdir()
+    (entry / "refs" / "main").write_text("")
+    assert (seen(entry).exists, seen(entry).refs) == (False, {}), "of a write that was interrupted"
+
+
+@pytest.mark.parametrize("lacking", [False, True])
+def test_copy_in_another_format_beside_the_weights_is_not_what_is_loaded(tmp_path: Path, lacking: bool) -> None:
+    """As openai/gpt-oss-120b has it: original/ with an index that names shards beside itself."""
+    inner = {f"original/{name}": data for name, data in contents(seed=1).items()}
+    if lacking:
+        del inner[f"original/{SECOND}"]
+    found = seen(directory(tmp_path / "m", contents() | inner))
+    assert found.lacks == {}
+    assert found.complete
+    assert (f"original/{SECOND}" in found.unjudged) != lacking
+
+
+def test_index_of_another_format_is_not_asked_for_its_shards(tmp_path: Path) -> None:
+    index = {"pytorch_model.bin.index.json": b'{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}'}
+    assert seen(directory(tmp_path / "m", contents() | index)).complete
+    alone = seen(directory(tmp_path / "n", {"config.json": b"{}"} | index))
+    assert list(alone.lacks) == ["pytorch_model-00001-of-00001.bin"]
+
+
+def test_weights_below_the_top_are_found_beside_their_index(tmp_path: Path) -> None:
+    inner = {f"sub/{name}": data for name, data in contents().items()} | {"config.json": b"{}"}
+    assert seen(directory(tmp_path / "m", inner)).complete
+    (tmp_path / "m" / "sub" / SECOND).unlink()
+    assert list(seen(tmp_path / "m").lacks) == [f"sub/{SECOND}"]
+
+
+def test_download_takes_one_format_of_one_place() -> None:
+    safetensors_ = ["config.json", "model.safetensors.index.json", "model-00001-of-00001.safetensors", "merges.txt"]
+    others = [
+        "original/model.safetensors.index.json",
+        "original/a.safetensors",
+        "pytorch_model.bin.index.json",
+        "m.bin",
+    ]
+    assert hub_download.wanted([*safetensors_, *others, "LICENSE.txt"]) == safetensors_
+    assert hub_download.wanted(["config.json", "x/a.safetensors"]) == ["config.json", "x/a.safetensors"]
+
+
+def test_files_that_nothing_judges_are_told(tmp_path: Path) -> None:
+    other = {"model.gguf": b"x", "tokenizer.model": b"x", "code.py": b"x"}
+    assert set(seen(directory(tmp_path / "m", contents() | other)).unjudged) == set(other)
+
+
+@pytest.mark.parametrize("hub", [False, True])
+def test_parts_of_an_interrupted_copy_are_counted(tmp_path: Path, hub: bool) -> None:
+    model = tmp_path / "models--org--made-up" if hub else tmp_path / "m"
+    file = "blobs/1f.x" if hub else "sub/model.gguf"
+    for version in ("900-1", "900-17f"):
+        directory(model, {f"{file}.{version}{model_look.PARTIAL}": b"x" * 300})
+    found = seen(model)
+    assert (found.parts, found.files, found.stock) == ({file: 600}, {}, {})
+
+
+def test_words_of_the_shell_before_the_answer_are_no_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An echo in the node's .bashrc."""
+    run = Connection.run
+
+    def noisy(connection: Connection, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return run(connection, "sh", "-c", 'echo Welcome; exec "$@"', "sh", *argv, **options)
+
+    monkeypatch.setattr(Connection, "run", noisy)
+    assert seen(directory(tmp_path / "m", contents())).complete
 
 
 def test_dangling_link_is_a_missing_file_under_its_name(tmp_path: Path) -> None:

@@ -33,23 +33,28 @@ def worker(tmp_path: Path) -> Path:
     return tmp_path / "two" / "m"
 
 
-def props(head: Path, worker: Path, **changes: Any) -> dict[str, Any]:
-    """What the program passes for the worker after a look at both nodes."""
+def props(head: Path, worker: Path, node: str = "spark-2", **changes: Any) -> dict[str, Any]:
+    """What the program passes for a node after a look at both."""
     facts = {
         name: survey(1).model_copy(update={"model": look(connection, str(path), "main")})
         for name, connection, path in (("spark-1", HEAD, head), ("spark-2", WORKER, worker))
     }
     found = plan(cluster(), facts)
-    share = found.shares["spark-2"]
+    share = found.shares[node]
+    ends = {"spark-1": (HEAD, head), "spark-2": (WORKER, worker)}
     given = {
-        "connection": WORKER.dump(),
-        "root": str(worker),
+        "connection": ends[node][0].dump(),
+        "root": str(ends[node][1]),
         "below": found.below,
         "digest": found.digest,
         "lacks": {file: one.dump() for file, one in share.files.items()},
         "links": dict(share.links),
-        "seed": found.seed,
-        "sources": {"spark-1": {**Source(HEAD, "127.0.0.1").dump(), "root": str(head)}},
+        "refs": dict(share.refs),
+        "sources": {
+            name: {**Source(connection, "127.0.0.1").dump(), "root": str(root)}
+            for name, (connection, root) in ends.items()
+            if name != node
+        },
         "compared": {},
         "download": None,
         "token": None,
@@ -100,11 +105,13 @@ def test_missing_or_short_file_is_drift_and_just_it_is_brought(
     assert [call[0] for call in docker.calls] == ["ps"], "serve runs and is left alone"
 
 
+@pytest.mark.parametrize("lost", [SECOND, "linked.json"])
 def test_serve_that_fails_for_want_of_a_file_is_started_when_it_is_there(
-    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str], lost: str
 ) -> None:
+    (head / "linked.json").symlink_to("config.json")
     outs = created(props(head, worker))
-    (worker / SECOND).unlink()
+    (worker / lost).unlink()
     docker.answer("ps status=restarting", says("0123456789ab\n"))
     docker.answer("restart 0123456789ab", says("0123456789ab\n"))
     ModelWeightsProvider().update("x", outs, props(head, worker))
@@ -124,6 +131,41 @@ def test_entry_of_the_hub_cache_arrives_with_its_links(tmp_path: Path) -> None:
     assert list(drift["links"]) == [f"snapshots/{COMMIT}/config.json"]
     created(drift)
     assert link.read_bytes() == contents()["config.json"]
+
+
+@pytest.mark.parametrize("blob_too", [False, True])
+def test_link_that_the_head_lacks_is_set_on_the_head(tmp_path: Path, blob_too: bool) -> None:
+    """Without it the head is whole all the same, and the seed: what it lacks comes from the worker."""
+    entry = hub_entry(tmp_path / "one", contents() | {"generation_config.json": b"{ }"})
+    other = tmp_path / "two" / entry.name
+    created(props(entry, other))
+    link = entry / "snapshots" / COMMIT / "generation_config.json"
+    if blob_too:
+        link.resolve().unlink()
+    link.unlink()
+    drift = props(entry, other, "spark-1")
+    assert list(drift["links"]) == [f"snapshots/{COMMIT}/generation_config.json"]
+    assert len(drift["lacks"]) == blob_too
+    outs = created(drift)
+    assert link.read_bytes() == b"{ }"
+    again = props(entry, other, "spark-1")
+    assert (again["lacks"], again["links"], again["refs"]) == ({}, {}, {})
+    assert not ModelWeightsProvider().diff("x", outs, again).changes
+
+
+def test_other_revision_converges_to_the_heads(tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path / "one", contents(seed=1) | {"tokenizer.model": b"the same"})
+    other = hub_entry(tmp_path / "two", contents(seed=2) | {"tokenizer.model": b"the same"}, commit="5" * 40)
+    drift = props(entry, other)
+    assert drift["refs"] == {"refs/main": COMMIT}
+    assert set(drift["lacks"]) == set(look(HEAD, str(entry), "main").files) - set(
+        look(WORKER, str(other), "main").files
+    )
+    outs = created(drift)
+    assert (other / "refs" / "main").read_text() == COMMIT
+    again = props(entry, other)
+    assert (again["lacks"], again["links"], again["refs"]) == ({}, {}, {})
+    assert not ModelWeightsProvider().diff("x", outs, again).changes
 
 
 def test_checksums_are_compared_when_asked_for_and_what_differs_is_copied(
@@ -162,6 +204,7 @@ def test_own_blob_that_is_not_what_its_name_says_is_a_fault(tmp_path: Path) -> N
         ({"verify": "checksum"}, True, []),
         ({"root": "/elsewhere"}, True, ["root"]),
         ({"links": {"a": "b"}}, True, []),
+        ({"refs": {"refs/main": "b"}}, True, []),
     ],
 )
 def test_what_is_a_change(head: Path, change: dict[str, Any], changes: bool, replaces: list[str]) -> None:

@@ -58,13 +58,6 @@ def test_docker_that_cannot_grant_gpus_is_named(ways: list[str] | None, count: i
     assert ["nvidia-ctk runtime configure" in fault.remedy for fault in found] == [True] * count
 
 
-def test_models_that_are_there_are_named_beside_the_one_that_is_not() -> None:
-    absent: dict[str, Any] = {"model": {"exists": False}, "models": ["Qwen3", "gpt-oss"]}
-    found = check(cluster(), STACK, {f"spark-{number}": survey(number, **absent) for number in (1, 2)})
-    assert [fault.node for fault in found] == ["spark-1", "spark-2"]
-    assert all(fault.remedy.endswith("; models there: Qwen3, gpt-oss") for fault in found)
-
-
 def test_missing_gpu_is_named_with_the_drivers_words() -> None:
     fault = only(faults(gpus=[], gpu_error="NVIDIA-SMI has failed because it couldn't communicate with the driver."))
     assert fault.cause == "1 GPU(s) wanted, nvidia-smi shows 0"

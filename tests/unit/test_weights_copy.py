@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,7 @@ from hosts.ssh import Connection
 from providers import weights_copy
 from providers.image_copy import NotConnected, Source
 from providers.plugin import CANCELLED
-from providers.weights_copy import RECEIVER, SENDER, ByteMeter, Order, copy, duration
+from providers.weights_copy import RECEIVER, SENDER, ByteMeter, Order, copy, duration, point
 from tests.samples.models import COMMIT, contents, directory, hub_entry
 
 SOURCE = Source(Connection("spark-1", ()), "127.0.0.1")
@@ -41,7 +43,6 @@ def order(model: Path, **changes: Any) -> Order:
         "origin": str(model),
         "root": str(model.parent.parent / "two" / "m"),
         "files": files,
-        "links": {},
     }
     return Order(**({**given, "streams": 3} | changes))
 
@@ -59,6 +60,14 @@ def same(one: Path, other: Path) -> bool:
         }
 
     return described(one) == described(other)
+
+
+def same_but_times_of_refs(one: Path, other: Path) -> bool:
+    """A ref is written, not copied."""
+    for root in (one, other):
+        for ref in (root / "refs").iterdir():
+            os.utime(ref, (0, 0))
+    return same(one, other)
 
 
 def test_directory_is_copied_whole_with_its_times(model: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -102,19 +111,45 @@ def test_part_of_an_interrupted_run_is_used(model: Path, capfd: pytest.CaptureFi
 def test_entry_of_the_hub_cache_keeps_its_links(tmp_path: Path) -> None:
     entry = hub_entry(tmp_path / "one", contents())
     links = {f"snapshots/{COMMIT}/{name}": str((entry / "snapshots" / COMMIT / name).readlink()) for name in contents()}
-    wanted = order(entry, root=str(tmp_path / "two" / entry.name), links=links)
+    wanted = order(entry, root=str(tmp_path / "two" / entry.name))
+    del wanted.files["refs/main"]  # type: ignore[attr-defined]
     assert copy(SOURCE, TARGET, wanted) == sum(wanted.files.values())
-    assert same(entry, Path(wanted.root))
+    point(TARGET, wanted.root, links, {"refs/main": COMMIT})
+    assert same_but_times_of_refs(entry, Path(wanted.root))
+    noted = (Path(wanted.root) / LEDGER).read_text().splitlines()
+    assert sorted(noted) == sorted([*wanted.files, *links, "refs/main"])
     assert copy(SOURCE, TARGET, wanted) == 0
 
 
-def test_link_takes_the_place_of_what_is_wrong_there(model: Path) -> None:
-    wanted = order(model, files={}, links={"a.json": "config.json"})
-    root = Path(wanted.root)
-    root.mkdir(parents=True)
+def test_links_and_refs_take_the_place_of_what_is_wrong_there(tmp_path: Path) -> None:
+    root = directory(tmp_path / "m", {"refs/main": b"b" * 40, f"refs/main{PARTIAL}": b"of an interrupted run"})
     (root / "a.json").symlink_to("nowhere")
-    copy(SOURCE, TARGET, wanted)
+    (root / f"a.json{PARTIAL}").symlink_to("nowhere")
+    point(TARGET, str(root), {"a.json": "config.json"}, {"refs/main": COMMIT})
     assert (root / "a.json").readlink() == Path("config.json")
+    assert (root / "refs" / "main").read_text() == COMMIT
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == ["a.json", "refs", "refs/main"]
+
+
+def test_directory_that_does_not_take_links_is_told_with_its_words(tmp_path: Path) -> None:
+    root = directory(tmp_path / "m", {"snapshots": b"a file in the place of the directory"})
+    with pytest.raises(Fault, match="the model cannot be written") as caught:
+        point(TARGET, str(root), {"snapshots/a/config.json": "../../blobs/1f"}, {})
+    assert caught.value.node == "spark-2"
+    assert caught.value.evidence.strip().startswith(("Not a directory: ", "File exists: "))
+
+
+@pytest.mark.parametrize("words", ["Welcome!", "5", '"x"', "[1]", "null"])
+def test_words_of_the_shell_before_the_first_of_ours_do_no_harm(
+    model: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """An echo in .bashrc, or a banner: ssh's words are in the same stream."""
+    monkeypatch.setattr(weights_copy, "SENDER", f"print({words!r}, flush=True)\n{SENDER}")
+    monkeypatch.setattr(weights_copy, "RECEIVER", f"print({words!r}, flush=True)\n{RECEIVER}")
+    monkeypatch.setattr(weights_copy, "DIGEST", f"print({words!r}, flush=True)\n{weights_copy.DIGEST}")
+    wanted = order(model)
+    assert copy(SOURCE, TARGET, wanted) == sum(wanted.files.values())
+    assert weights_copy.differing(SOURCE, TARGET, wanted) == []
 
 
 def test_checksums_find_what_sizes_do_not(tmp_path: Path, model: Path) -> None:
@@ -212,10 +247,10 @@ def test_interrupt_ends_both_ends_and_the_parts_stay(model: Path, monkeypatch: p
 
 
 @contextmanager
-def sender(model: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def sender(model: Path, script: str = SENDER) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A sender of the model's configuration, and what it offers."""
     with subprocess.Popen(
-        [sys.executable, "-u", "-c", SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin
         assert process.stdout
@@ -249,6 +284,16 @@ def test_sender_gives_what_is_offered_to_who_has_the_token_and_nothing_else(mode
         assert process.stdin
         process.stdin.close()
         assert process.wait(5) == 0
+
+
+def test_sender_waits_as_long_as_a_login_takes(model: Path) -> None:
+    script = SENDER.replace("CONNECT_SECONDS = 30.0", "CONNECT_SECONDS = 0.05")
+    assert script != SENDER
+    with sender(model, script) as (_, offer):
+        for _ in range(2):
+            time.sleep(0.3)
+            content = asked(offer["port"], TOKEN, {"file": "config.json", "offset": 0})
+            assert content == (model / "config.json").read_bytes()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0 s"), (99, "99 s"), (600, "10 min")])

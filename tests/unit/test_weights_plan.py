@@ -8,7 +8,7 @@ import pytest
 
 from hosts.faults import Fault
 from hosts.survey import Survey
-from hosts.weights_plan import check, plan
+from hosts.weights_plan import LOADED, check, check_node, plan
 from settings import Cluster
 from tests.samples import cluster, model, survey
 
@@ -40,7 +40,9 @@ def three(**changes: Any) -> Cluster:
 
 
 def faults(*models: dict[str, Any], **settings: Any) -> list[Fault]:
-    return list(check(cluster(**settings), nodes(*models)))
+    wanted, seen = cluster(**settings), nodes(*models)
+    alone = [fault for node in wanted.nodes for fault in check_node(wanted, node, seen[node.name])]
+    return alone + list(check(wanted, seen, plan(wanted, seen)))
 
 
 def only(*models: dict[str, Any], **settings: Any) -> Fault:
@@ -116,10 +118,10 @@ def test_file_that_no_node_has_whole_is_named_with_its_sizes_on_each_node() -> N
 def test_model_that_is_nowhere_is_a_fault_of_each_node() -> None:
     found = faults(ABSENT, ABSENT)
     assert [one.cause for one in found] == [f"model directory {PATH}: No such file or directory"] * 2
-
-
-def test_node_that_was_not_reached_may_have_what_is_missing() -> None:
-    assert list(check(cluster(), {"spark-1": nodes(without(SECOND))["spark-1"]})) == []
+    others = {f"spark-{n}": survey(n, model=model(**ABSENT), models=["Qwen3", "gpt-oss"]) for n in (1, 2)}
+    named = list(check(cluster(), others, plan(cluster(), others)))
+    assert [one.node for one in named] == ["spark-1", "spark-2"]
+    assert all(one.remedy.endswith("; models there: Qwen3, gpt-oss") for one in named)
 
 
 def test_directory_without_weights_is_a_fault_unless_none_are_to_be_loaded() -> None:
@@ -128,10 +130,84 @@ def test_directory_without_weights_is_a_fault_unless_none_are_to_be_loaded() -> 
     assert faults(bare, ABSENT, engine_arguments=["--load-format=dummy"]) == []
 
 
+def test_unjudged_files_of_two_sizes_are_for_the_user_to_choose() -> None:
+    """Else a .gguf that a broken scp cut off on the head would take the place of the worker's whole one."""
+    one, other = ({"files": WHOLE | {"m.gguf": size}, "unjudged": ["m.gguf"]} for size in (7, 9_000))
+    fault = only(one, other)
+    assert fault.node == "spark-1, spark-2"
+    assert fault.cause == (
+        "m.gguf is another one on each node, and nothing tells which is whole: 7 bytes on spark-1, 9000 bytes on "
+        "spark-2"
+    )
+    assert fault.remedy == "remove the wrong one: the other is then copied to that node"
+    assert faults(one, one) == []
+    assert faults(other, {}) == [], "there is no other to be lost"
+
+
+def test_digest_is_of_what_is_loaded() -> None:
+    def digest(**more: int) -> str | None:
+        model = {"files": WHOLE | {name.replace("_", "."): size for name, size in more.items()}}
+        return plan(cluster(), nodes(model, model)).digest
+
+    assert digest(results_json=1) == digest()
+    assert digest(tokenizer_json=1) != digest()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_loaded"),
+    [
+        ("model-00001-of-00002.safetensors", True),
+        ("model.safetensors.index.json", True),
+        ("1_Pooling/config.json", True),
+        ("generation_config.json", True),
+        ("special_tokens_map.json", True),
+        ("tekken.json", True),
+        ("params.json", True),
+        ("preprocessor_config.json", True),
+        ("vocab.json", True),
+        ("merges.txt", True),
+        ("tokenizer.model.v3", True),
+        ("chat_template.jinja", True),
+        ("modeling_made_up.py", True),
+        ("results.json", False),
+        ("config/results.json", False),
+        ("notes.txt", False),
+        ("blobs/" + "1f" * 32, False),
+    ],
+)
+def test_what_an_engine_loads(name: str, is_loaded: bool) -> None:
+    assert bool(LOADED.search(name)) == is_loaded
+
+
 def test_no_room_is_known_before_anything_starts() -> None:
     fault = only({}, ABSENT | {"free": 9_000_000_000})
     assert fault.node == "spark-2"
     assert fault.cause == f"no room for the model: 10.5 GB needed in {PATH}, 9.0 GB free"
+
+
+def test_part_that_is_there_needs_no_room_again() -> None:
+    """One file of 119 GB, cut at 90, with 60 left: it goes on."""
+    big = {"files": {"config.json": 2000, "m.safetensors": 119_000_000_000}}
+    lacking = ABSENT | {"parts": {"m.safetensors": 90_000_000_000}}
+    assert faults(big, lacking | {"free": 60_000_000_000}) == []
+    assert "no room for the model: 30.5 GB needed" in only(big, lacking | {"free": 20_000_000_000}).cause
+    other = ABSENT | {"parts": {"other.safetensors": 90_000_000_000}}
+    assert "125.0 GB needed" in only(big, other | {"free": 60_000_000_000}).cause
+
+
+def test_path_that_does_not_exist_is_one_fault_of_each_node() -> None:
+    typo = ABSENT | {"writable": False}
+    assert [one.cause for one in faults(typo, typo)] == [f"model directory {PATH}: No such file or directory"] * 2
+    wanted = faults(typo, typo, model="org/made-up")
+    assert [one.cause.rpartition(", ")[2] for one in wanted] == ["which lacks the model"] * 2
+
+
+def test_revision_that_is_not_in_the_cache_names_the_snapshots() -> None:
+    there = ABSENT | {"below": "snapshots/main", "snapshots": ["4" * 40, "5" * 40]}
+    first, second = faults(there, there, model=f"/hub/{HUB}")
+    assert (first.node, second.node) == ("spark-1", "spark-2")
+    assert first.cause == f"/hub/{HUB} has no snapshot of main; there: {'4' * 40}, {'5' * 40}"
+    assert first.remedy == f"give one as `model`: /hub/{HUB}/snapshots/{'5' * 40}, or correct `weights.revision`"
 
 
 def test_directory_that_may_not_be_written_is_known_before_anything_starts() -> None:
@@ -161,13 +237,14 @@ def test_link_that_leads_outside_is_a_fault_unless_that_is_mounted_too() -> None
 
 def snapshot(commit: str, *lacking: str) -> dict[str, Any]:
     links = {f"snapshots/{commit}/{name}": f"../../blobs/{commit}{number}" for number, name in enumerate(WHOLE)}
-    files = {f"blobs/{commit}{number}": size for number, size in enumerate(WHOLE.values())} | {"refs/main": 40}
+    files = {f"blobs/{commit}{number}": size for number, size in enumerate(WHOLE.values())}
     lacks = {file: {"name": file} for file in lacking}
     return {
         "below": f"snapshots/{commit}",
         "files": {file: size for file, size in files.items() if file not in lacking},
         "links": links,
         "lacks": lacks,
+        "refs": {"refs/main": commit},
     }
 
 
@@ -180,8 +257,44 @@ def test_other_revision_in_a_cache_is_no_copy_of_the_heads() -> None:
     found = plan(cluster(model=f"/hub/{HUB}"), nodes(snapshot("a"), snapshot("b")))
     assert found.below == "snapshots/a"
     assert found.shares["spark-1"].files == {}
-    assert set(found.shares["spark-2"].files) == {"blobs/a0", "blobs/a1", "blobs/a2", "refs/main"}
-    assert set(found.shares["spark-2"].links) == set(snapshot("a")["links"])
+    assert found.shares["spark-1"].nothing
+    share = found.shares["spark-2"]
+    assert set(share.files) == {"blobs/a0", "blobs/a1", "blobs/a2"}
+    assert set(share.links) == set(snapshot("a")["links"])
+    assert share.refs == {"refs/main": "a"}, "else it would be another revision in every run"
+
+
+def test_other_revision_need_not_be_whole() -> None:
+    broken = snapshot("b", "blobs/b1")
+    assert faults(snapshot("a"), broken, model=f"/hub/{HUB}") == []
+    assert plan(cluster(model="org/made-up"), nodes(broken, snapshot("a", "blobs/a2"))).download
+    first, second = faults(snapshot("a", "blobs/a1"), snapshot("a", "blobs/a1"), model=f"/hub/{HUB}")
+    assert "is not complete, nor is it elsewhere: blobs/a1" in first.cause
+    assert first.cause == second.cause
+
+
+@pytest.mark.parametrize("where", ["files", "stock"])
+def test_blob_that_another_revision_shares_is_there(where: str) -> None:
+    there = snapshot("b")
+    there[where] = {**there.get(where, {}), "blobs/a1": WHOLE[FIRST]}
+    share = plan(cluster(model=f"/hub/{HUB}"), nodes(snapshot("a"), there)).shares["spark-2"]
+    assert set(share.files) == {"blobs/a0", "blobs/a2"}
+
+
+def test_link_that_the_seed_lacks_is_set_from_the_others() -> None:
+    lacking = snapshot("a")
+    blob = lacking["links"].pop(f"snapshots/a/{SECOND}")
+    size = lacking["files"].pop("blobs/a2")
+    found = plan(cluster(model=f"/hub/{HUB}"), nodes(lacking | {"stock": {"blobs/a2": size}}, snapshot("a")))
+    assert (found.seed, found.shares["spark-1"].files) == ("spark-1", {})
+    assert found.shares["spark-1"].links == {f"snapshots/a/{SECOND}": blob}
+    assert str(found.shares["spark-1"]) == "1 link(s)"
+
+
+def test_missing_ref_alone_is_set() -> None:
+    bare = snapshot("a") | {"refs": {}}
+    share = plan(cluster(model=f"/hub/{HUB}"), nodes(snapshot("a"), bare)).shares["spark-2"]
+    assert (share.files, share.links, share.refs, share.nothing) == ({}, {}, {"refs/main": "a"}, False)
 
 
 @pytest.mark.parametrize("there", [ABSENT, snapshot("a", "blobs/a2")])
@@ -189,12 +302,12 @@ def test_hub_name_is_downloaded_where_no_node_has_it_whole(there: dict[str, Any]
     wanted = cluster(model="org/made-up")
     found = plan(wanted, nodes(there, ABSENT))
     assert (found.download, found.below, found.digest) == (True, None, None)
-    assert list(check(wanted, nodes(there, ABSENT))) == []
+    assert list(check(wanted, nodes(there, ABSENT), found)) == []
 
 
 def test_hub_name_that_a_node_has_is_not_downloaded() -> None:
     found = plan(cluster(model="org/made-up"), nodes(ABSENT, snapshot("a")))
-    assert (found.download, found.seed, len(found.shares["spark-1"].files)) == (False, "spark-2", 4)
+    assert (found.download, found.seed, len(found.shares["spark-1"].files)) == (False, "spark-2", 3)
 
 
 @pytest.mark.parametrize(
