@@ -61,13 +61,14 @@ ask: venv ## Ask the model: make ask PROMPT="…"
 	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
 
 test: ready lint ## Every test, on the lab, but most rows of the fault matrix
-	$(RUN) python -m pytest -m "not matrix"
+	$(RUN) python -m pytest -m "not lab" -n auto --dist loadfile
+	$(RUN) python -m pytest -m "lab and not matrix"
 
 faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (half an hour)
 	$(RUN) python -m pytest tests/lab/test_faults.py --faults-report docs/faults.md
 
 test-fast: venv ## Tests that need neither lab nor toolchain
-	$(PY) -m pytest -m "not lab and not toolchain"
+	$(PY) -m pytest -m "not lab and not toolchain" -n auto
 
 lint: venv ## ruff and mypy
 	.venv/bin/ruff check $(CHECKED)

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,13 +88,19 @@ def test_model_that_is_a_file_is_no_directory(tmp_path: Path) -> None:
     assert run(tmp_path, model=str(file))["model"]["error"] == f"Not a directory: {file}"
 
 
+def open_to_all(path: Path) -> None:
+    """Let another user reach it: pytest's folders are its own."""
+    while path != Path(tempfile.gettempdir()):
+        path.chmod(0o755)
+        path = path.parent
+
+
 @pytest.mark.parametrize("place", ["model", "mount"])
 def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path: Path, place: str) -> None:
     closed = tmp_path / "closed"
     (closed / "inner").mkdir(parents=True)
     closed.chmod(0)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+    open_to_all(tmp_path)
     question = {"model": str(closed)} if place == "model" else {"paths": [str(closed / "inner")]}
     found = run(tmp_path, before="os.geteuid() or os.setuid(65534)  # root may read everything", **question)
     if place == "model":
@@ -104,8 +111,7 @@ def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path:
 
 def test_model_that_only_the_containers_root_reads_is_taken_as_it_is(tmp_path: Path) -> None:
     model = directory(tmp_path / "m", contents())
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+    open_to_all(tmp_path)
     for file in model.iterdir():
         file.chmod(0)
     found = run(tmp_path, before="os.geteuid() or os.setuid(65534)  # root may read everything", model=str(model))
