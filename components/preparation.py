@@ -15,6 +15,9 @@ from hosts.stale import Stale
 SCRIPT = "hosts/preparation_script.py"
 """Relative to the project, where local commands run: what refresh and destroy send is the current code."""
 
+NOTHING = ":"
+"""What the shell does where nothing is to be stopped: not even a connection is made."""
+
 
 class Preparation(pulumi.ComponentResource):
     """Two commands on a node: one remembers what was found and puts it back when it is deleted, one stops it.
@@ -61,7 +64,7 @@ class Preparation(pulumi.ComponentResource):
         """Declare what stops it, once `after` has shown that something can come in its place."""
         self.stopped = local.Command(
             f"{self.node}-stopped",
-            create=self._command("stop", "FOUND"),
+            create=self._command("stop", "FOUND") if self.stale else NOTHING,
             logging=local.Logging.STDOUT,  # what it says of a failure is in the error
             # With the time: the same unit may be alive again after the next reboot.
             environment={"FOUND": self.stale.dump(), "AT": datetime.now(UTC).isoformat(timespec="seconds")},

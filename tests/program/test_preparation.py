@@ -105,7 +105,8 @@ def test_what_needs_gpu_or_port_comes_after_its_node_is_prepared_and_all_leaves_
 
 
 def test_commands_reach_the_node_as_everything_does(program: Program) -> None:
-    outcome = program.run()
+    outcome = program.run(facts=one_stale())
+    assert outcome["spark-1-stopped"].inputs["create"] == ":", "there is nothing to stop"
     create = outcome["spark-2-stopped"].inputs["create"]
     assert "ProxyCommand=" in create
     assert "aurora@192.168.200.13 -- 'python3 - spark-2 stop' " in create
