@@ -97,6 +97,7 @@ class Node(pulumi.ComponentResource):
             facts=dump(args.facts),
             grace=args.cluster.deadlines.stop,
             timeout=args.cluster.deadlines.survey,
+            discard="" if args.cluster.keep_image else args.cluster.image,
             opts=pulumi.ResourceOptions.merge(
                 inside,
                 pulumi.ResourceOptions(

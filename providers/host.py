@@ -12,6 +12,7 @@ from hosts.containers import remove_all
 from hosts.faults import Fault
 from hosts.ownership import PREFIX
 from hosts.ssh import Connection
+from providers import progress
 from providers.base import Provider
 
 TYPE = f"{PREFIX}:index:Cluster${PREFIX}:index:Node$pulumi-python:dynamic/spark:Host"
@@ -22,7 +23,7 @@ HOST_URN = f"urn:pulumi:{{stack}}::{PREFIX}::{TYPE}::{{node}}"
 class HostProvider(Provider):
     """Reads nothing of its own: the program surveys all nodes before it registers them, and passes the facts."""
 
-    compared = ("connection", "facts")
+    compared = ("connection", "facts", "discard")
     identity = ("stack",)
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
@@ -52,6 +53,10 @@ class HostProvider(Provider):
                 f"pulumi state delete -s {stack} --target-dependents '{urn}'",
                 fault.evidence,
             ) from None
+        if image := props.get("discard"):
+            done = connection.run("docker", "image", "rm", image)
+            if done.returncode and "No such image" not in done.stderr:
+                progress.lasting(f"{connection.node}: image {image} stays: {done.stderr.strip()}")
 
 
 class Host(Resource, module="spark", name="Host"):
@@ -68,6 +73,7 @@ class Host(Resource, module="spark", name="Host"):
         facts: Mapping[str, Any],
         grace: int,
         timeout: float,
+        discard: str = "",
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         props = {
@@ -76,5 +82,6 @@ class Host(Resource, module="spark", name="Host"):
             "facts": dict(facts),
             "grace": grace,
             "timeout": timeout,
+            "discard": discard,
         }
         super().__init__(HostProvider(), name, props, opts)

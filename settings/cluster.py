@@ -131,6 +131,8 @@ class Cluster(Overridable):
     image_archive: Line | None = None
     """`docker save` tar of the image on the operator's machine, for nodes that lack the image. One node loads it, the
     others copy from that over the fabric. Without it the image is pulled."""
+    keep_image: bool = True
+    """Destroy leaves the image on the nodes: 20 GB are soon wanted again. `false` removes it, wherever it came from."""
     image_build: ImageBuild | None = None
     """Build the image instead of pulling or loading it; `image` is the tag it gets. Pulled or loaded when unset."""
     model: ModelPlace

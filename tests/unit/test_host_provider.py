@@ -26,6 +26,7 @@ def props(**changes: Any) -> dict[str, Any]:
         "facts": {"hostname": "spark-1"},
         "grace": 7.0,
         "timeout": 30.0,
+        "discard": "",
     } | changes
 
 
@@ -77,6 +78,21 @@ def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing
     assert "Cannot connect to the Docker daemon" in caught.value.evidence
 
 
+@pytest.mark.parametrize(("words", "said"), [("Error: No such image: vllm:1", ""), ("conflict: in use", "stays")])
+def test_image_goes_last_where_the_settings_say_so(
+    full: FakeDocker, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    full.answer("image vllm:1", says(code=1, stderr=words))
+    HostProvider().delete("lab/spark-1", props(discard="vllm:1"))
+    assert full.calls[-1] == ["image", "rm", "vllm:1"]
+    assert said in capsys.readouterr().out
+
+
+def test_image_stays_otherwise(full: FakeDocker) -> None:
+    HostProvider().delete("lab/spark-1", props())
+    assert not full.called("image")
+
+
 def test_node_that_cannot_be_cleaned_is_told_with_the_way_to_finish_and_the_way_to_forget_it() -> None:
     dead = {"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}
     connection = {"node": "spark-2", "hops": [dead], "config_file": "/dev/null", "connect_timeout": 5.0}
@@ -115,6 +131,7 @@ def test_read_of_a_dead_node_is_a_fault() -> None:
         ({"grace": 7, "timeout": 30}, False, []),
         ({"facts": {"hostname": "other"}}, True, []),
         ({"connection": {}}, True, []),
+        ({"discard": "vllm:1"}, True, []),
         ({"stack": "prod"}, True, ["stack"]),
     ],
 )

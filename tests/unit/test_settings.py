@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
     ],
     "image": "registry.lan:5000/vllm/gb10:1.2",
     "image_archive": "image.tar",
+    "keep_image": False,
     "model": "/srv/models/qwen",
     "weights": {
         "revision": "v1",
