@@ -27,8 +27,8 @@ class Row:
     fault: str
     target: str
     named: dict[str, str]
-    """What the preview must name at least, with the operation. The GPU gate may show beside it: Ray's node is back within
-    seconds where Docker restarts its container, while serve loads anew."""
+    """What the preview must name at least, with the operation. The GPU gate may show beside it: Ray's node is back
+    within seconds where Docker restarts its container, while serve loads anew."""
     replaced: frozenset[str] = frozenset()
     """Roles whose containers are new afterwards; all others are the same ones."""
     said: str = ""
