@@ -211,9 +211,10 @@ def images(tag: str, bases: dict[str, str]) -> Iterator[None]:
 def test_small_disk_is_told_where_an_image_is_to_be_copied() -> None:
     with images("test-facts:small", {"spark-1": "1"}), small_disk():
         found = findings(image="test-facts:small", image_archive=None)
-    warning = one(found.warnings, "there may be no room")
+    warning = one(found.warnings, "there may be no room", "it is unpacked")
     assert warning.node == "spark-2"
-    assert "needed in /var/lib/docker, 8.4 MB free" in warning.cause
+    assert "needed in /var/lib/docker, where it is unpacked, 8.4 MB free" in warning.cause
+    assert one(found.warnings, "there may be no room", "`docker save` writes it").node == "spark-1"
 
 
 def test_different_images_under_one_tag_are_named() -> None:

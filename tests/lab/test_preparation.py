@@ -28,9 +28,10 @@ CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-r
 EMPTY = "test-preparation:1"
 RUN_CONTAINER = f"""set -e
 docker image inspect {EMPTY} >/dev/null 2>&1 || tar -cf - -T /dev/null | docker import - {EMPTY} >/dev/null
-docker run --detach --name "$1" --label "$2" --restart always --network none --stop-signal KILL \
+name=$1; shift
+docker run --detach --name "$name" "$@" --restart always --network none --stop-signal KILL \
   -v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro {EMPTY} /bin/sleep infinity >/dev/null
-docker inspect --format '{{{{.State.Pid}}}}' "$1"
+docker inspect --format '{{{{.State.Pid}}}}' "$name"
 """
 """An image without any content, and the node's own programs in it."""
 
@@ -68,9 +69,10 @@ def container() -> str:
     return on(NODE, "docker", "ps", "-aq", "--filter", "name=^vllm_node$").strip()
 
 
-def run_container(name: str = "vllm_node", label: str = "test=preparation") -> str:
+def run_container(name: str = "vllm_node", *labels: str) -> str:
     """Start a container, by default the stale one; its process."""
-    return on(NODE, "sh", "-c", RUN_CONTAINER, "sh", name, label).strip()
+    options = [option for label in labels for option in ("--label", label)]
+    return on(NODE, "sh", "-c", RUN_CONTAINER, "sh", name, *options).strip()
 
 
 def clean() -> None:
@@ -231,7 +233,7 @@ def test_units_are_put_back_when_all_that_is_ours_has_left_the_node(own: Stack) 
     install(CLUSTER, enabled=False, more=f"ExecStartPre=/bin/sh -c 'docker ps -aq {' '.join(ours)} > {seen}'")
     done = own.up(*ONLY)
     assert done.code == 0, done.output
-    run_container("ours", "dgx-spark-cluster.stack=lab")
+    run_container("ours", "dgx-spark-cluster.stack=lab", f"dgx-spark-cluster.node={NODE}")
     assert on(NODE, "docker", "ps", "-q", *ours).strip()
     gone = own.destroy()
     assert gone.code == 0, gone.output
