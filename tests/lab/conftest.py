@@ -16,6 +16,7 @@ import requests
 import yaml
 
 from hosts.ssh import Connection
+from providers.node_image import NodeImageProvider
 from settings import Cluster, parse
 
 ROOT = Path(__file__).parents[2]
@@ -168,6 +169,16 @@ class Stack:
 def lab() -> None:
     """The two nodes, booted."""
     subprocess.run([ROOT / ".venv/bin/python", "-m", "lab", "up"], cwd=ROOT, check=True)
+
+
+@pytest.fixture(scope="session")
+def image(lab: None) -> str:  # noqa: ARG001 - the nodes are up
+    """The lab's image, on both nodes also where no cluster has been before."""
+    settings = lab_settings()
+    for node in ("spark-1", "spark-2"):
+        props = {"connection": connect(node).dump(), "image": settings["image"]}
+        NodeImageProvider().create({**props, "archive": str(ROOT / settings["image_archive"])})
+    return str(settings["image"])
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ NODES = ("spark-1", "spark-2")
 SECOND = {"spark-1": ("enp1s0f0np0", "192.168.201.12/24"), "spark-2": ("enp1s0f0np0", "192.168.201.13/24")}
 """A second port on each node, in a subnet of its own."""
 
-pytestmark = pytest.mark.usefixtures("lab")
+pytestmark = pytest.mark.usefixtures("image")
 
 
 def settings(**changes: Any) -> Cluster:

@@ -17,7 +17,7 @@ from providers import image_copy, transfer
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
 from providers.plugin import CANCELLED
-from tests.lab.conftest import ROOT, connect, on
+from tests.lab.conftest import connect, on
 
 HEAD, WORKER = "spark-1", "spark-2"
 FABRIC = "192.168.200.12"
@@ -30,7 +30,7 @@ REST = "ls -A /var/lib/docker/tmp; pgrep -af 'docker (save|load)|[i]mage_copy'; 
 
 
 @pytest.fixture(scope="module", autouse=True)
-def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
+def clean(image: str) -> Iterator[None]:  # noqa: ARG001 - the layers below
     """The test's image on no node, before and after."""
 
     def remove() -> None:
@@ -44,8 +44,6 @@ def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
             )
 
     remove()
-    for node in (HEAD, WORKER):  # the layers below
-        NodeImageProvider().create(props(node, image=BASE, source=None, archive=str(ROOT / ".build/lab/image.tar")))
     yield
     remove()
 
