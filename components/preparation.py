@@ -62,12 +62,13 @@ class Preparation(pulumi.ComponentResource):
 
     def stop(self, after: Sequence[pulumi.Resource]) -> None:
         """Declare what stops it, once `after` has shown that something can come in its place."""
+        # With the time: the same unit may be alive again after the next reboot.
+        when = {"AT": datetime.now(UTC).isoformat(timespec="seconds")} if self.stale else {}
         self.stopped = local.Command(
             f"{self.node}-stopped",
             create=self._command("stop", "FOUND") if self.stale else NOTHING,
             logging=local.Logging.STDOUT,  # what it says of a failure is in the error
-            # With the time: the same unit may be alive again after the next reboot.
-            environment={"FOUND": self.stale.dump(), "AT": datetime.now(UTC).isoformat(timespec="seconds")},
+            environment={"FOUND": self.stale.dump(), **when},
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=[self.found, *after],
