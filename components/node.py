@@ -26,6 +26,10 @@ from providers.node_image import NodeImage
 from settings import Cluster
 from settings import Node as Settings
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - in the containers
+"""A volume in memory, empty when no container uses it. One container's own, joined by the others, would do until a
+reboot: Docker then starts them in any order, and serve might not find its partner."""
+
 
 @dataclass(frozen=True)
 class End:
@@ -110,7 +114,6 @@ class Node(pulumi.ComponentResource):
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
         self.image = self._image(inside)
         self.weights = weights(self)
-        self.ipc_owner: docker.Container | None = None
         self.volumes = self._volumes()
         self.register_outputs({"fabric": self.fabric.address, "interface": self.fabric.interface})
 
@@ -177,7 +180,7 @@ class Node(pulumi.ComponentResource):
             docker.ContainerVolumeArgs(
                 host_path=self.args.ends[self.name].root, container_path=self.model_root, read_only=True
             ),
-            *(self._volume(role, path) for role, path in vllm_ray.VOLUMES.items() if path not in taken),
+            *(self._volume(role, path) for role, path in self._own_paths().items() if path not in taken),
             *(
                 docker.ContainerVolumeArgs(
                     host_path=facts.path(mount.source), container_path=mount.target, read_only=mount.read_only
@@ -186,10 +189,16 @@ class Node(pulumi.ComponentResource):
             ),
         ]
 
+    def _own_paths(self) -> dict[str, str]:
+        """Where the containers see the volumes of ours, by role."""
+        return vllm_ray.VOLUMES | ({} if self.own.ipc == "host" else {"shm": SHARED_MEMORY})
+
     def _volume(self, role: str, path: str) -> docker.ContainerVolumeArgs:
+        memory = {"type": "tmpfs", "device": "tmpfs", "o": f"size={self.own.shm_size_mib}m,mode=1777"}
         volume = docker.Volume(
             f"{self.name}-{role}",
             name=self.docker_name(role),
+            driver_opts=memory if path == SHARED_MEMORY else None,
             labels=[
                 docker.VolumeLabelArgs(label=label, value=value)
                 for label, value in ownership.labels(self.args.stack, self.name, role).items()
@@ -210,15 +219,6 @@ class Node(pulumi.ComponentResource):
             return _lines(plain)
         secrets: list[Any] = [args.secrets or {}, {"VLLM_API_KEY": api_key} if api_key is not None else {}]
         return pulumi.Output.all(*secrets).apply(lambda more: _lines(plain | more[0]) + _lines(more[1]))
-
-    def _ipc(self) -> dict[str, Any]:
-        """Whose /dev/shm a container uses: the host's, or that of the node's first container."""
-        if self.own.ipc == "host":
-            return {"ipc_mode": "host"}
-        if self.ipc_owner is None:
-            return {"ipc_mode": "shareable", "shm_size": self.own.shm_size_mib}
-        # By id: Docker would turn a name into it, and a refresh would see a change.
-        return {"ipc_mode": self.ipc_owner.id.apply(lambda id_: f"container:{id_}")}
 
     def container(
         self,
@@ -252,7 +252,7 @@ class Node(pulumi.ComponentResource):
         if role == "serve":  # it has loaded what is in memory: another model is loaded by another container
             loaded = args.weights.digest or self.weights.digest
             labels[f"{ownership.PREFIX}.weights"] = pulumi.Output.from_input(loaded).apply(lambda digest: digest[:12])
-        made = docker.Container(
+        return docker.Container(
             f"{self.name}-{role}",
             name=self.docker_name(role),
             image=self.image.image_id,
@@ -261,7 +261,7 @@ class Node(pulumi.ComponentResource):
             envs=self._environment(api_key),
             labels=[docker.ContainerLabelArgs(label=label, value=value) for label, value in labels.items()],
             network_mode="host",
-            **self._ipc(),
+            ipc_mode="host" if self.own.ipc == "host" else "private",
             gpus="all",
             devices=[docker.ContainerDeviceArgs(host_path=path) for path in args.facts.devices],
             ulimits=[
@@ -282,8 +282,6 @@ class Node(pulumi.ComponentResource):
                 ),
             ),
         )
-        self.ipc_owner = self.ipc_owner or made
-        return made
 
 
 def _lines(environment: Mapping[str, str]) -> list[str]:

@@ -169,7 +169,7 @@ def _jumps(cluster: Cluster) -> Faults:
 def _shared_memory(cluster: Cluster) -> Faults:
     """A size has an effect, and Ray's object store fits into it."""
     shared = [cluster.of(node).ipc == "shared" for node in cluster.nodes]
-    useless = "has no effect on the host's /dev/shm: remove it, or set `ipc: shared`"
+    useless = "has no effect on the host's /dev/shm: remove it, or `ipc: host`"
     if "shm_size_mib" in cluster.model_fields_set and not any(shared):
         yield ("shm_size_mib",), useless
     for index, node in enumerate(cluster.nodes):

@@ -104,12 +104,13 @@ class Overridable(Model):
     """Limits of the containers: RDMA registers memory (memlock, NCCL's guide), vLLM warns below 65,535 files."""
     restart: Literal["unless-stopped", "always", "on-failure", "no"] = "unless-stopped"
     """Docker's restart policy, the first line of repair: both nodes rebooted, 44 s later they served, measured."""
-    ipc: Literal["host", "shared"] = "host"
+    ipc: Literal["shared", "host"] = "shared"
     """Whose /dev/shm the containers use. Ray and the engine meet there, so all containers of a node must see the same
-    one: the `host`'s, as vLLM's documentation has it, or one `shared` among them. With `shared`, serve may miss its
-    partner when Docker starts both after a reboot; then `pulumi up` starts it."""
+    one: `shared` among them, a volume in memory that leaves with the stack, or the `host`'s, as vLLM's documentation
+    has it, where the segments of an engine that had to be killed stay until a reboot."""
     shm_size_mib: Annotated[int, Field(ge=64)] = 10240
-    """Size of a `shared` /dev/shm in MiB; that of vLLM's run_cluster.sh (10.24g). The host's has its own size."""
+    """Most that a `shared` /dev/shm holds, in MiB; that of vLLM's run_cluster.sh (10.24g). Only what is used costs
+    memory. The host's has its own size."""
     labels: dict[LabelName, Line] = Field(default={})
     """More labels of the containers, for monitoring and the like. The program's own begin with dgx-spark-cluster."""
     container_prefix: Name = "dgx-spark-cluster"

@@ -54,8 +54,10 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
         "ServeGate serving",
         "Volume spark-1-cache",
         "Volume spark-1-ray",
+        "Volume spark-1-shm",
         "Volume spark-2-cache",
         "Volume spark-2-ray",
+        "Volume spark-2-shm",
         "docker spark-1",
         "docker spark-2",
     ]
@@ -86,7 +88,7 @@ def test_containers_wait_for_the_host_and_image_of_their_node(up: Outcome) -> No
 def test_everything_in_docker_is_pinned_to_its_own_node(up: Outcome) -> None:
     providers = {one.name: one for one in up.of(PROVIDER)}
     docker = up.of(CONTAINER) + up.of(VOLUME)
-    assert len(docker) == 7
+    assert len(docker) == 9
     for one in docker:
         node = providers[one.labels[f"{PREFIX}.node"]]
         assert one.provider == f"{node.urn}::id-of-{node.name}"
@@ -135,7 +137,7 @@ def test_containers_run_as_gpu_serving_needs(up: Outcome) -> None:
     for one in up.of(CONTAINER):
         inputs = one.inputs
         assert (inputs["image"], inputs["gpus"], inputs["restart"]) == (IMAGE_ID, "all", "unless-stopped")
-        assert (inputs["networkMode"], inputs["ipcMode"], inputs["mustRun"]) == ("host", "host", True)
+        assert (inputs["networkMode"], inputs["ipcMode"], inputs["mustRun"]) == ("host", "private", True)
         assert inputs["destroyGraceSeconds"] == 10
         assert {limit["name"]: (limit["soft"], limit["hard"]) for limit in inputs["ulimits"]} == {
             "memlock": (-1, -1),
@@ -161,6 +163,7 @@ def test_model_is_mounted_read_only_at_the_same_path(up: Outcome) -> None:
         assert [(other["volumeName"], other["containerPath"]) for other in others] == [
             (f"{PREFIX}-{STACK}-ray", "/tmp/ray"),  # noqa: S108 - Ray's own
             (f"{PREFIX}-{STACK}-cache", "/root/.cache"),
+            (f"{PREFIX}-{STACK}-shm", "/dev/shm"),  # noqa: S108 - in the container
         ]
 
 

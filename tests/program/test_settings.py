@@ -12,6 +12,7 @@ from tests.program.stack import CONTAINER, KEY, VOLUME, Program
 from tests.samples import MINIMAL, STACK, settings, survey
 
 TOKEN = "hf_very_secret"
+SHARED = "/dev/shm"  # noqa: S108 - in the containers
 WORKER, HEAD, SERVE = "spark-2-ray-worker", "spark-1-ray-head", "spark-1-serve"
 
 
@@ -46,19 +47,24 @@ def test_prefix_names_containers_and_volumes(program: Program) -> None:
         HEAD: f"desk-{STACK}-ray-head",
         SERVE: f"desk-{STACK}-serve",
         WORKER: f"two-{STACK}-ray-worker",
+        "spark-1-shm": f"desk-{STACK}-shm",
         "spark-1-ray": f"desk-{STACK}-ray",
         "spark-1-cache": f"desk-{STACK}-cache",
+        "spark-2-shm": f"two-{STACK}-shm",
         "spark-2-ray": f"two-{STACK}-ray",
         "spark-2-cache": f"two-{STACK}-cache",
     }
 
 
-def test_shared_memory_of_their_own_is_one_for_all_containers_of_a_node(program: Program) -> None:
-    found = program.run(settings(ipc="shared", shm_size_mib=4096))
-    for name in (HEAD, WORKER):
-        assert (found[name].inputs["ipcMode"], found[name].inputs["shmSize"]) == ("shareable", 4096)
-    assert found[SERVE].inputs["ipcMode"] == f"container:id-of-{HEAD}"
-    assert "shmSize" not in found[SERVE].inputs
+def test_shared_memory_is_a_volume_of_the_node_unless_it_is_the_hosts(program: Program) -> None:
+    found = program.run(on_worker({"ipc": "host"}, shm_size_mib=4096))
+    memory = found["spark-1-shm"].inputs
+    assert memory["driverOpts"] == {"type": "tmpfs", "device": "tmpfs", "o": "size=4096m,mode=1777"}
+    for name in (HEAD, SERVE):
+        assert found[name].inputs["ipcMode"] == "private"
+        assert {"volumeName": memory["name"], "containerPath": SHARED} in found[name].inputs["volumes"]
+    assert found[WORKER].inputs["ipcMode"] == "host"
+    assert SHARED not in [volume["containerPath"] for volume in found[WORKER].inputs["volumes"]]
 
 
 def test_model_in_the_home_directories_has_one_path_in_all_containers(program: Program) -> None:
@@ -74,7 +80,9 @@ def test_model_in_the_home_directories_has_one_path_in_all_containers(program: P
 
 def test_own_mount_takes_the_place_of_a_volume(program: Program) -> None:
     found = program.run(on_worker({"mounts": [{"source": "/srv/ray", "target": "/tmp/ray/"}]}))  # noqa: S108 - Ray's
-    assert {one.name for one in found.of(VOLUME)} == {"spark-1-ray", "spark-1-cache", "spark-2-cache"}
+    assert {one.name for one in found.of(VOLUME)} == {
+        f"spark-{node}" for node in ("1-ray", "1-cache", "1-shm", "2-cache", "2-shm")
+    }
 
 
 def test_secret_environment_reaches_every_container_and_nothing_else(program: Program) -> None:

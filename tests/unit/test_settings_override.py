@@ -43,8 +43,7 @@ OTHER: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", Overridable.model_fields)
 def test_every_value_of_the_cluster_holds_and_every_one_of_a_node_wins(name: str) -> None:
-    shared = {"ipc": "shared"} if name == "shm_size_mib" else {}
-    found = pair({name: FULL[name]} | shared, {name: OTHER[name]})
+    found = pair({name: FULL[name]}, {name: OTHER[name]})
     head, worker = (found.of(node).model_dump(mode="json")[name] for node in found.nodes)
     own = [{**OTHER[name][0], "read_only": True}] if name == "mounts" else OTHER[name]
     assert (head, worker) == (FULL[name], own)
