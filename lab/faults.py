@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lab import access, docker, nodes, processes
+from lab import access, docker, layout, nodes, processes
 from lab.layout import NODES, Node
 from lab.processes import LabError
 
 ROLES = {"ray-head": NODES[0], "serve": NODES[0], "ray-worker": NODES[1]}
 """Containers of the program by role, and where the lab's stack has them."""
 LABEL = "dgx-spark-cluster.role"
-FABRIC_INTERFACE = "enp1s0f1np1"
+PREFIX = "dgx-spark-cluster-lab"
+"""Of the names of its containers."""
+FABRIC_INTERFACE, MANAGEMENT_INTERFACE = "enp1s0f1np1", "enP7s7"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 LINK_SECONDS = 70
 """Ray declares a silent node dead after 63 s (heartbeats of 3 s with 10 s of timeout, five misses)."""
+MANAGEMENT_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -31,39 +34,125 @@ class Fault:
     """Shell on the target's node, as root; `$id` is the container of the target where that is a role."""
     heal: str = ""
     """Shell that takes it back, empty where that is the program's work."""
-    outside: Callable[[Node], None] | None = None
+    outside: Callable[[Sequence[Node]], None] | None = None
+    """What is done to nodes by this machine instead."""
+    heal_outside: Callable[[Sequence[Node]], None] | None = None
 
 
-def _reboot(node: Node) -> None:
-    """Until the node answers again: what comes back later than that is the program's to wait for."""
-    docker.docker("restart", "--time", "2", node.name, timeout=120)
+def _reboot(which: Sequence[Node]) -> None:
+    """Until the nodes answer again: what comes back later than that is the program's to wait for."""
+    docker.docker("restart", "--time", "2", *(node.name for node in which), timeout=120)
+    _back(which)
+
+
+def _back(which: Sequence[Node]) -> None:
     deadline = time.monotonic() + nodes.BOOT_SECONDS
-    while not nodes.answers(node)[1]:
-        if time.monotonic() > deadline:
-            raise LabError(f"{node.name} does not come back", next_step="look at it: python -m lab status")
-        processes.pause(0.5)
+    for node in which:
+        while not nodes.answers(node)[1]:
+            if time.monotonic() > deadline:
+                raise LabError(f"{node.name} does not come back", next_step="look at it: python -m lab status")
+            processes.pause(0.5)
 
 
-def _away(interface: str) -> str:
+def _off(which: Sequence[Node]) -> None:
+    docker.docker("stop", "--time", "2", *(node.name for node in which), timeout=120)
+
+
+def _on(which: Sequence[Node]) -> None:
+    docker.docker("start", *(node.name for node in which), timeout=120)
+    _back(which)
+
+
+def _fresh(which: Sequence[Node]) -> None:
+    """Another machine under the same name and address: nothing on it, and its host key is not the known one."""
+    known = access.KNOWN_HOSTS.read_text()
+    for node in which:
+        access.host_key(node).unlink()
+    access.make(_silent)
+    nodes.make(_silent)
+    access.KNOWN_HOSTS.write_text(known)
+
+
+def _accept(_which: Sequence[Node]) -> None:
+    """Know the nodes' host keys again, as `ssh-keygen -R` and one ssh by hand do."""
+    access.make(_silent)
+
+
+def _silent(_line: str) -> None:
+    pass
+
+
+def _away(interface: str, seconds: int) -> str:
     """A link that goes down and comes back by itself: ssh may need it."""
     return (
-        f"nohup sh -c 'ip link set {interface} down; sleep {LINK_SECONDS}; ip link set {interface} up' "
+        f"nohup sh -c 'ip link set {interface} down; sleep {seconds}; ip link set {interface} up' "
         ">/dev/null 2>&1 </dev/null &"
     )
 
 
-_ROLES, _NODES = tuple(ROLES), tuple(node.name for node in reversed(NODES))
-_WORKER_FIRST = ("ray-worker", "ray-head")
+UNIT = "/etc/systemd/system/vllm-cluster.service"
+STALE = f"""
+printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' > {UNIT}
+systemctl daemon-reload
+systemctl enable --now vllm-cluster.service
+"""
+NOT_STALE = f"systemctl disable --now vllm-cluster.service; rm -f {UNIT}; systemctl daemon-reload"
+OTHER_IMAGE = f"""
+other=$(docker create {layout.SERVING_IMAGE} true)
+docker commit --change 'LABEL other=1' "$other" {layout.SERVING_IMAGE} >/dev/null
+docker rm "$other" >/dev/null
+"""
+FOREIGN = """
+name=$(docker inspect -f '{{.Name}}' "$id"); image=$(docker inspect -f '{{.Image}}' "$id")
+docker rm -f "$id" >/dev/null
+docker create --name "${name#/}" "$image" true >/dev/null
+"""
+PORT = """
+docker rm -f "$id" >/dev/null
+systemd-run --quiet --unit lab-foreign python3 -m http.server 30000
+until ss -Hltn 'sport = :30000' | grep -q .; do systemctl -q is-active lab-foreign; done
+"""
+
+_ROLES, _NODES, BOTH = tuple(ROLES), tuple(node.name for node in reversed(NODES)), "both"
+_HEAD_FIRST, _WORKER_FIRST = ("ray-head", "ray-worker", "serve"), ("ray-worker", "ray-head")
 FAULTS: Mapping[str, Fault] = {
     "remove": Fault("its container is removed", _ROLES, 'docker rm -f "$id"'),
     "stop": Fault("its container is stopped", _ROLES, 'docker stop "$id"'),
     "kill": Fault("its container is killed through Docker", _ROLES, 'docker kill "$id"'),
     "crash": Fault("its first process dies", _ROLES, 'kill -9 "$(docker inspect -f {{.State.Pid}} "$id")"'),
     "freeze": Fault("its first process hangs (SIGSTOP)", ("serve", *_WORKER_FIRST), 'docker kill --signal STOP "$id"'),
-    "restart": Fault("Docker restarts its container", ("ray-head", "ray-worker", "serve"), 'docker restart "$id"'),
+    "errors": Fault(
+        "its completions fail with 500 while /health is 200, until it is restarted",
+        ("serve",),
+        'docker exec "$id" touch /tmp/dgx-spark-lab-errors',
+    ),
+    "restart": Fault("Docker restarts its container", _HEAD_FIRST, 'docker restart "$id"'),
     "raylet": Fault("its raylet is killed", _WORKER_FIRST, 'docker exec "$id" pkill -9 -x raylet'),
-    "link": Fault(f"the fabric link is down for {LINK_SECONDS} s", _NODES, _away(FABRIC_INTERFACE)),
-    "reboot": Fault("the node reboots", _NODES, outside=_reboot),
+    "hang": Fault(
+        "its raylet hangs (SIGSTOP) until Ray declares the node dead",
+        ("ray-worker",),
+        f'docker exec "$id" pkill -STOP -x raylet; sleep {LINK_SECONDS + 5}',
+    ),
+    "link": Fault(
+        f"the fabric link is down for {LINK_SECONDS} s",
+        _NODES,
+        _away(FABRIC_INTERFACE, LINK_SECONDS),
+        heal_outside=_back,
+    ),
+    "management": Fault(
+        f"the management link is down for {MANAGEMENT_SECONDS} s",
+        (NODES[0].name,),
+        _away(MANAGEMENT_INTERFACE, MANAGEMENT_SECONDS),
+        heal_outside=_back,
+    ),
+    "reboot": Fault("the node reboots", (*_NODES, BOTH), outside=_reboot),
+    "off": Fault("the node is off", _NODES, outside=_off, heal_outside=_on),
+    "fresh": Fault(
+        "another machine has its name and address",
+        _NODES[:1],
+        outside=_fresh,
+        heal_outside=_accept,
+    ),
     "docker-restart": Fault("the Docker daemon restarts", _NODES, "systemctl restart docker"),
     "docker-stop": Fault(
         "Docker is down", _NODES, "systemctl stop docker.socket docker", "systemctl start docker.socket docker"
@@ -74,6 +163,21 @@ FAULTS: Mapping[str, Fault] = {
         f'mkdir -p /etc/lab; echo "$(systemctl show -P MainPID ssh), /usr/bin/python3, 19135" > {OCCUPANTS}',
         f"rm -f {OCCUPANTS}",
     ),
+    "unit": Fault("a stale unit of an earlier set-up runs", _NODES, STALE, NOT_STALE),
+    "foreign": Fault(
+        "its container is gone, and one that is not ours has its name",
+        ("serve", "ray-worker"),
+        FOREIGN,
+        f"docker rm -f {PREFIX}-$role",
+    ),
+    "port": Fault(
+        "its container is gone, and a foreign process listens on its port",
+        ("serve",),
+        PORT,
+        "systemctl stop lab-foreign",
+    ),
+    "untag": Fault("the image's name is removed", _NODES, f"docker rmi --force {layout.SERVING_IMAGE}"),
+    "retag": Fault("another image has the name of ours", _NODES, OTHER_IMAGE),
 }
 """By name."""
 
@@ -90,19 +194,21 @@ def inject(name: str, target: str | None = None, *, heal: bool = False) -> str:
     target = target or fault.targets[0]
     if target not in fault.targets:
         raise LabError(f"{name} cannot be done to {target!r}", next_step=f"one of: {', '.join(fault.targets)}")
-    if heal and not fault.heal:
+    if heal and not (fault.heal or fault.heal_outside):
         raise LabError(f"{name} has nothing to take back", next_step="that is the program's work: pulumi up")
-    node = ROLES.get(target) or next(node for node in NODES if node.name == target)
-    if fault.outside:
-        fault.outside(node)
+    which = NODES if target == BOTH else [ROLES.get(target) or next(node for node in NODES if node.name == target)]
+    outside = fault.heal_outside if heal else fault.outside
+    if outside:
+        outside(which)
     else:
-        _run(node, fault.heal if heal else fault.script, target if target in ROLES else None)
+        _run(which[0], fault.heal if heal else fault.script, target if target in ROLES else None, find=not heal)
     return f"{target}: {'taken back: ' if heal else ''}{fault.about}"
 
 
-def _run(node: Node, script: str, role: str | None) -> None:
-    find = (
-        f'id=$(docker ps -aq --filter label={LABEL}={role}); [ -n "$id" ] || {{ echo "no {role} here" >&2; exit 1; }}'
-    )
-    whole = "\n".join(["set -e", *([find] if role else []), script])
+def _run(node: Node, script: str, role: str | None, *, find: bool) -> None:
+    given = [f"role={role}"] if role else []
+    if role and find:
+        given.append(f"id=$(docker ps -aq --filter label={LABEL}=$role)")
+        given.append('[ -n "$id" ] || { echo "no $role here" >&2; exit 1; }')
+    whole = "\n".join(["set -e", *given, script])
     processes.capture(access.ssh(node, "sudo", "sh", "-c", shlex.quote(whole)), timeout=120)

@@ -18,6 +18,7 @@ import yaml
 from hosts.ssh import Connection
 from providers.node_image import NodeImageProvider
 from settings import Cluster, parse
+from tests.lab.report import Report
 
 ROOT = Path(__file__).parents[2]
 KEY = "dgx-spark-cluster:cluster"
@@ -194,3 +195,13 @@ def stack(lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack
 def cluster() -> Cluster:
     """The lab's settings."""
     return parse(lab_settings())
+
+
+@pytest.fixture(scope="session")
+def report(request: pytest.FixtureRequest) -> Iterator[Report]:
+    """What repairs took; written to the file that --faults-report names."""
+    made = Report()
+    yield made
+    path = request.config.getoption("--faults-report")
+    if path and made.repairs:
+        Path(path).write_text(made.table())

@@ -1,0 +1,52 @@
+"""What the fault matrix measures, for docs/faults.md."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+
+@dataclass(frozen=True)
+class Repair:
+    """One fault and its repair."""
+
+    fault: str
+    named: str
+    """What the preview named."""
+    replaced: str
+    """Whose containers are others afterwards."""
+    preview: float | None
+    """Seconds of the preview that named it."""
+    up: float
+    """Seconds until one `up` had brought back a completion."""
+
+
+@dataclass
+class Report:
+    """The repairs of a run beside a full start and a clean preview, all in seconds."""
+
+    starts: list[float] = field(default_factory=list)
+    clean: list[float] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)
+
+    def table(self) -> str:
+        """The matrix as Markdown."""
+        start, clean = median(self.starts), median(self.clean)
+        lines = [
+            "# Faults and their repair",
+            "",
+            "Made by `make faults` on the lab (two simulated Sparks on two processors): each fault is injected into a",
+            "serving cluster (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring",
+            "back a completion, replace only the containers named here, and leave a preview without changes.",
+            f"In the same run a full start took {start:.0f} s and a clean preview {clean:.1f} s (medians).",
+            "",
+            "| fault | preview names | replaced | preview, s | up, s | up ÷ full start |",
+            "|---|---|---|---|---|---|",
+        ]
+        for one in self.repairs:
+            preview = "–" if one.preview is None else f"{one.preview:.1f}"
+            lines.append(
+                f"| {one.fault} | {one.named or 'nothing'} | {one.replaced or 'nothing'} | {preview} | {one.up:.0f} "
+                f"| {one.up / start:.2f} |"
+            )
+        return "\n".join(lines) + "\n"
