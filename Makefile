@@ -86,5 +86,5 @@ bench: ready ## Measure against a plain script, on the lab
 	$(RUN) python -m bench && python -m bench images && python -m bench weights && python -m bench facts
 
 clean: ## Remove the lab and all that was built
-	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down; fi
+	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down --purge; fi
 	rm -rf .build .state .venv

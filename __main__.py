@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pulumi
+from pulumi.runtime.config import CONFIG
 
 from components import monitor
 from engines import vllm_image
@@ -14,7 +15,7 @@ from hosts.findings import look
 from hosts.operation import destroying
 from hosts.readings import line
 from hosts.survey import survey_all
-from settings import SettingsError, parse, parse_secrets
+from settings import SettingsError, check_keys, parse, parse_secrets
 
 REPORTED = 32
 """Exit code by which a language host knows that the user has been told: no message of its own follows."""
@@ -31,6 +32,7 @@ def main() -> None:
     config = pulumi.Config()
     stack = pulumi.get_stack()
     try:
+        check_keys({**pulumi.runtime.get_config_env(), **CONFIG.get()})
         settings = parse(read(config))
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(survey_all, settings)

@@ -81,6 +81,11 @@ SIGNS: tuple[tuple[str, str, str], ...] = (
         "complete the model directory on the node",
     ),
     (
+        r"^(?:\([^()]* pid=[^()]*\) )?\s*Value error, (?P<what>.+?)(?: \[type=|$)",
+        "the engine refuses its configuration: {what}",
+        "correct `engine_arguments`, or take another model",
+    ),
+    (
         r"exec: \"(?P<what>ray|vllm)\": executable file not found",
         "the image has no {what}",
         "use an image with vLLM and Ray (pip install 'ray[default]' in a derived image)",
@@ -119,6 +124,17 @@ def diagnose(log: str, expected: Collection[str] = ()) -> Cause | None:
                     continue
                 return Cause(text.format(**named), remedy, line.strip())
     return None
+
+
+EXCEPTION = re.compile(
+    r"^(?:\([^()]* pid=[^()]*\) )?(?P<what>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .+)?)$"
+)
+
+
+def exception(log: str) -> str:
+    """The last exception that ends a Python traceback in a log, in its own words; empty without one."""
+    found = [match["what"] for line in log.splitlines() if (match := EXCEPTION.match(line.rstrip()))]
+    return found[-1][:300] if found else ""
 
 
 PHASES: tuple[str, ...] = (

@@ -134,17 +134,33 @@ class Archive:
                 sizes = tuple(_size(tar, name) for name in entry["Layers"])
         except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
             raise Fault(
-                "operator", f"image archive {path}: {error}", "make it with docker save, or correct `image_archive`"
+                "operator",
+                f"image archive {path}: {_words(error)}",
+                "make it with docker save, or correct `image_archive`",
             ) from None
         return cls(path, replace(image, size=sum(sizes)), sizes)
 
 
 def _entry(manifest: Any, reference: str) -> dict[str, Any]:
-    named = [entry for entry in manifest if reference in (entry.get("RepoTags") or ())]
-    found: dict[str, Any] = named[0] if named else manifest[0]
-    if not named and len(manifest) > 1:
-        raise ValueError(f"holds {len(manifest)} images, none of them {reference}")
-    return found
+    """The image of that name; a digest or an id stands in no archive, nor does a name in one that was saved by id."""
+    named = [entry for entry in manifest if _full(reference) in map(_full, entry.get("RepoTags") or ())]
+    nameless = [entry for entry in manifest if not (entry.get("RepoTags") and is_tag(reference))]
+    found: list[dict[str, Any]] = named or nameless
+    if (not named and len(manifest) > 1) or not found:
+        held = ", ".join(tag for entry in manifest for tag in entry.get("RepoTags") or ["one without a name"])
+        raise ValueError(f"holds {held}, not {reference}")
+    return found[0]
+
+
+def _full(tag: str) -> str:
+    """A name with what Docker leaves out of it and other tools write."""
+    name = tag.removeprefix("docker.io/").removeprefix("library/")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _words(error: Exception) -> str:
+    """What went wrong with a file that is named already."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _content(tar: tarfile.TarFile, name: str) -> bytes:

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +25,9 @@ CONTROL_DIRECTORY = "~/.cache/dgx-spark"
 
 UNREACHABLE = 255
 """Exit code of ssh itself, as opposed to the remote command's."""
+
+END_OF_THE_WAY = "UNKNOWN port 65535"
+"""What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class Connection:
         except FileNotFoundError as missing:
             raise self._not_installed(str(missing.filename)) from None
         if done.returncode == UNREACHABLE and self.hops:
-            raise self.unreachable(done.stderr + self._words_of_the_way(done.stderr))
+            raise self.failed(done.stderr)
         if check and done.returncode:
             raise Fault(
                 self.node,
@@ -155,10 +158,21 @@ class Connection:
     def _not_installed(self, program: str) -> Fault:
         return Fault(self.node, f"no {program} on this machine", f"install {program} and run again")
 
-    def _words_of_the_way(self, stderr: str) -> str:
+    def failed(self, stderr: str) -> Fault:
+        """Why ssh ended with :data:`UNREACHABLE`. Behind a jump host its words do not tell whose fault: ask it."""
+        if len(self.hops) > 1 and END_OF_THE_WAY in stderr:
+            jump = replace(self, node=self.hops[-2].node, hops=self.hops[:-1])
+            try:
+                jump.run("true", timeout=2 * self.connect_timeout)
+            except Fault as fault:
+                cause = f"not reached through {jump.node}: {fault.cause}"
+                return Fault(self.node, cause, f"see to {jump.node} first: {jump.by_hand()}", fault.evidence)
+            if "timed out" not in stderr:
+                stderr += self._words_of_the_way()
+        return self.unreachable(stderr)
+
+    def _words_of_the_way(self) -> str:
         """What a jump host or ProxyCommand said: ssh drops its words with ControlPersist, so ask once without."""
-        if "UNKNOWN port 65535" not in stderr:
-            return ""
         plain = [*self._ssh(self.hops, multiplexed=False), "--", "true"]
         try:
             done = subprocess.run(
@@ -209,10 +223,6 @@ class Connection:
     def unreachable(self, stderr: str) -> Fault:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
-        if len(self.hops) > 1 and "UNKNOWN port 65535" in stderr and "open failed: connect failed" not in stderr:
-            # The way ended before the jump host tried to connect to this node.
-            jump = self.hops[-2].node
-            return Fault(self.node, f"not reached through {jump}", f"see to {jump} first: {self.by_hand()}", stderr)
         for sign, cause, remedy in SIGNS:
             if sign.lower() in stderr.lower():
                 known_as = f"'[{last.host}]:{last.port}'" if last.port not in (None, 22) else last.host

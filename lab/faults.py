@@ -20,7 +20,6 @@ FABRIC_INTERFACE, MANAGEMENT_INTERFACE = "enp1s0f1np1", "enP7s7"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 LINK_SECONDS = 70
 """Ray declares a silent node dead after 63 s (heartbeats of 3 s with 10 s of timeout, five misses)."""
-MANAGEMENT_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ def _silent(_line: str) -> None:
     pass
 
 
-def _away(interface: str, seconds: int) -> str:
+def _away(interface: str) -> str:
     """A link that goes down and comes back by itself: ssh may need it."""
     return (
-        f"nohup sh -c 'ip link set {interface} down; sleep {seconds}; ip link set {interface} up' "
+        f"nohup sh -c 'ip link set {interface} down; sleep {LINK_SECONDS}; ip link set {interface} up' "
         ">/dev/null 2>&1 </dev/null &"
     )
 
@@ -136,13 +135,13 @@ FAULTS: Mapping[str, Fault] = {
     "link": Fault(
         f"the fabric link is down for {LINK_SECONDS} s",
         _NODES,
-        _away(FABRIC_INTERFACE, LINK_SECONDS),
+        _away(FABRIC_INTERFACE),
         heal_outside=_back,
     ),
     "management": Fault(
-        f"the management link is down for {MANAGEMENT_SECONDS} s",
+        f"the management link is down for {LINK_SECONDS} s",
         (NODES[0].name,),
-        _away(MANAGEMENT_INTERFACE, MANAGEMENT_SECONDS),
+        _away(MANAGEMENT_INTERFACE),
         heal_outside=_back,
     ),
     "reboot": Fault("the node reboots", (*_NODES, BOTH), outside=_reboot),

@@ -65,7 +65,7 @@ def follow(
             shown = time.monotonic()
             progress.passing(status())
     if process.wait() == UNREACHABLE and connection.hops:
-        raise connection.unreachable("".join(said))
+        raise connection.failed("".join(said))
 
 
 class Meter:

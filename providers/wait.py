@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from hosts.containers import LOG_LINES, MISSING, State, look
-from hosts.diagnosis import Cause, diagnose, phase
+from hosts.diagnosis import Cause, diagnose, exception, phase
 from hosts.faults import Fault
 from providers import progress
 from providers.gate import Reading, Verdict, Watched, parse, probing, starts
@@ -192,6 +192,8 @@ class Wait:
         text = f"{self.name}: the {one.role} container {fate}"
         if cause:
             return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log or cause.line)
+        if last := exception(state.log):
+            text += f": {last}"
         return Fault(
             one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
         )

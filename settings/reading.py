@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -13,7 +13,10 @@ from settings.checks import SECRETS, environment_faults, suggest
 from settings.cluster import Cluster
 from settings.fields import ALLOWED, ContradictionError, EnvironmentName, EnvironmentValue, Model, Place, SettingsError
 
-ROOT = "dgx-spark-cluster:cluster"
+PROJECT = "dgx-spark-cluster"
+KEYS = ("cluster", "apiKey", "secretEnvironment", "hubToken")
+"""All that the configuration of a stack may hold of ours."""
+ROOT = f"{PROJECT}:{KEYS[0]}"
 _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
 
 
@@ -30,6 +33,17 @@ def parse(value: object) -> Cluster:
         # A list whose entries are invalid is also reported as too short: only the entries are at fault.
         lines = [line for f in faults if not (f["type"] == "too_short" and f["loc"] in inner) for line in _explain(f)]
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+
+
+def check_keys(configuration: Iterable[str]) -> None:
+    """Refuse a mistyped key beside the settings: an API key that is not read leaves the API open.
+
+    Raises:
+        SettingsError: names each key of ours that nothing reads, with a near one that is.
+    """
+    ours = [name for project, _, name in (key.partition(":") for key in configuration) if project == PROJECT]
+    if unknown := [name for name in ours if name not in KEYS]:
+        raise SettingsError("\n".join(f"{PROJECT}:{name}: unknown setting{suggest(name, KEYS)}" for name in unknown))
 
 
 def parse_secrets(value: object) -> dict[str, str]:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from toolchain.process_groups import EndedError
+
 HEARTBEAT_SECONDS = 15.0
 """Between two plain lines of a task that is still at work."""
 
@@ -81,6 +83,9 @@ class Reporter:
         try:
             yield task
             outcome = "done"
+        except EndedError:
+            outcome = "ended"
+            raise
         finally:
             with self._lock:
                 shown = self._tasks.pop(task)

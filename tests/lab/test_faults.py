@@ -77,7 +77,7 @@ MORE = (
     Row("docker-restart", "spark-2", {SERVING: "create"}),
     Row("docker-stop", "spark-2", refused="spark-2: Docker does not answer"),
     Row("gpu", "spark-2", refused="spark-2: the GPU is held by /usr/bin/python3"),
-    Row("unit", "spark-2", {"Command spark-2-stopped": "update"}),
+    Row("unit", "spark-2", {"Command spark-2-found": "update", "Command spark-2-stopped": "update"}),
     Row("foreign", "serve", NEW_SERVE, ONLY_SERVE, refused="has a name of this stack but is not ours"),
     Row("foreign", "ray-worker", NEW_WORKER, SERVE_AND_WORKER, refused="has a name of this stack but is not ours"),
     Row("port", "serve", NEW_SERVE, ONLY_SERVE, refused="spark-1: port 30000 is taken by python3"),
@@ -99,6 +99,8 @@ def serving(stack: Stack, report: Report) -> Stack:
     + [pytest.param(row, id=row.name, marks=pytest.mark.matrix) for row in MORE],
 )
 def test_fault_is_named_and_repaired_and_nothing_else_is_touched(serving: Stack, report: Report, row: Row) -> None:
+    done = serving.up()  # nothing to do, unless the row before failed
+    assert done.code == 0, done.output
     before = containers()
     inject(row.fault, row.target)
     if row.refused:

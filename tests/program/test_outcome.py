@@ -57,6 +57,12 @@ def test_gate_asks_where_the_api_listens(program: Program, listen: str, url: str
     assert f"--host={listen}" in found["spark-1-serve"].inputs["command"]
 
 
+def test_mistyped_key_beside_the_settings_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user would believe that the API asks for it."""
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({"dgx-spark-cluster:apikey": "x"}))
+    assert refused(program.run()) == "dgx-spark-cluster:apikey: unknown setting; did you mean 'apiKey'?"
+
+
 def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:
     found = program.run(key=KEY)
     assert rpc.is_rpc_secret(found["spark-1-serve"].inputs["envs"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hosts.diagnosis import SIGNS, diagnose, phase
+from hosts.diagnosis import SIGNS, diagnose, exception, phase
 from tests.samples import recorded
 
 RAY_OOM = (
@@ -65,6 +65,11 @@ FATAL: list[tuple[str, str, str]] = [
         "FileNotFoundError: No such file or directory: /srv/models/qwen/model-00003-of-00039.safetensors",
         "the model is incomplete: /srv/models/qwen/model-00003-of-00039.safetensors",
         "complete the model directory",
+    ),
+    (
+        "  Value error, User-specified max_model_len (999) is greater than the derived max_model_len (256). [type=x]",
+        "the engine refuses its configuration: User-specified max_model_len (999) is greater than the derived max",
+        "correct `engine_arguments`",
     ),
     (
         'OCI runtime create failed: exec: "ray": executable file not found in $PATH: unknown',
@@ -133,6 +138,20 @@ def test_recorded_failure_is_recognised(sample: str, cause: str) -> None:
 )
 def test_harmless_log_has_no_cause(log: str) -> None:
     assert diagnose(log) is None
+
+
+@pytest.mark.parametrize(
+    ("log", "last"),
+    [
+        ("", ""),
+        ("INFO an error: none\nERROR: nothing", ""),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 'a'\nmore\nRuntimeError: b c\n", "RuntimeError: b c"),
+        ("(EngineCore pid=7) torch.cuda.SomeError: d", "torch.cuda.SomeError: d"),
+        ("AssertionError", "AssertionError"),
+    ],
+)
+def test_last_exception_of_a_log_is_found(log: str, last: str) -> None:
+    assert exception(log) == last
 
 
 def test_first_fatal_line_wins_over_what_follows_from_it() -> None:

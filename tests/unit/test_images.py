@@ -99,8 +99,27 @@ def test_archive_that_is_none_is_a_fault_that_names_it(tmp_path: Path, content: 
 
 def test_archive_of_several_images_must_hold_the_one_named(tmp_path: Path) -> None:
     path = broken(tmp_path / "image.tar", [{"RepoTags": ["a:1"]}, {"RepoTags": None}])
-    with pytest.raises(Fault, match="holds 2 images, none of them vllm:1"):
+    with pytest.raises(Fault, match="holds a:1, one without a name, not vllm:1"):
         Archive.open(path, IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "found"),
+    [
+        ("vllm:1", "vllm:2", False),
+        ("vllm:latest", "vllm", True),
+        ("docker.io/library/vllm:1", "vllm:1", True),
+        ("docker.io/a/vllm:1", "a/vllm:1", True),
+        ("vllm:1", f"vllm@{IMAGE_ID}", True),
+    ],
+)
+def test_archive_of_one_image_must_hold_the_one_named_too(tmp_path: Path, held: str, wanted: str, found: bool) -> None:
+    saved = oci(tmp_path / "image.tar", held, [b"base"])
+    if found:
+        assert Archive.open(saved.path, wanted).image.id == saved.id
+    else:
+        with pytest.raises(Fault, match=f"image archive .*: holds {held}, not {wanted}"):
+            Archive.open(saved.path, wanted)
 
 
 def facts(*images: Mapping[str, Any] | None, containerd: tuple[int, ...] = ()) -> dict[str, Survey]:

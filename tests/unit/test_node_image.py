@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -253,9 +254,19 @@ def test_interrupt_ends_it_and_what_it_started(
     }
     with pytest.raises(Fault, match="interrupted while the image was on its way"):
         outs(props(saved, **sources[how]))
-    for pid in (docker.home / "pids").read_text().split():
-        assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    deadline = time.monotonic() + 20  # what was killed needs a moment to end
+    while alive := [pid for pid in (docker.home / "pids").read_text().split() if running(pid)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
     assert not CANCELLED.is_set()
+
+
+def running(pid: str) -> bool:
+    """Whether a process has not ended."""
+    try:
+        return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
+    except OSError:
+        return False
 
 
 class Pressed:

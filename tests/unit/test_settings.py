@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from settings import Cluster, SettingsError, parse
+from settings import Cluster, SettingsError, check_keys, parse
 from tests.samples import MINIMAL, cluster, settings
 
 ROOT = Path(__file__).parents[2]
@@ -281,3 +281,15 @@ def test_jump_through_the_local_machine_is_refused() -> None:
 
 def test_two_nodes_on_one_host_are_refused() -> None:
     assert "aurora@10.1.230.180" in refusal(nodes=[node(), node(name="spark-2")])
+
+
+def test_mistyped_key_beside_the_settings_is_refused() -> None:
+    check_keys(
+        ["dgx-spark-cluster:cluster", "dgx-spark-cluster:apiKey", "pulumi:disable-default-providers", "aws:region"]
+    )
+    with pytest.raises(SettingsError) as caught:
+        check_keys(["dgx-spark-cluster:cluster", "dgx-spark-cluster:apikey", "dgx-spark-cluster:x"])
+    assert str(caught.value).splitlines() == [
+        "dgx-spark-cluster:apikey: unknown setting; did you mean 'apiKey'?",
+        "dgx-spark-cluster:x: unknown setting; known: cluster, apiKey, secretEnvironment, hubToken",
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import socket
 import subprocess
@@ -67,18 +68,41 @@ def test_complaint_of_ssh_has_its_cause_and_remedy(stderr: str, cause: str, reme
 ENDED = "kex_exchange_identification: Connection closed by remote host\nConnection closed by UNKNOWN port 65535\n"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "",
-        "ssh: connect to host 10.1.230.180 port 22: No route to host\n",
-        "aurora@10.1.230.180: Permission denied (x).\n",
-    ],
-)
-def test_end_of_the_way_blames_the_jump(words: str) -> None:
-    fault = WORKER.unreachable(words + ENDED)
-    assert (fault.node, fault.cause) == ("spark-2", "not reached through spark-1")
-    assert "ssh -J aurora@10.1.230.180 aurora@192.168.200.13" in fault.remedy
+HUNG = "Connection timed out during banner exchange\nConnection to UNKNOWN port 65535 timed out\n"
+
+
+@pytest.fixture
+def ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An ssh that ends on the way to the worker as `HUNG` tells; the file's content is what it says of the head."""
+    said = tmp_path / "head"
+    said.touch()
+    program = tmp_path / "ssh"
+    program.write_text(
+        "#!/bin/bash\n"
+        f"case \" $* \" in *' aurora@192.168.200.13 '*) printf %s '{HUNG}' >&2; exit 255;; esac\n"
+        f"[ ! -s {said} ] || {{ cat {said} >&2; exit 255; }}\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return said
+
+
+def test_node_that_hangs_behind_a_sound_jump_is_blamed_itself(ssh: Path) -> None:
+    assert not ssh.read_text()
+    with pytest.raises(Fault) as caught:
+        WORKER.run("true")
+    assert (caught.value.node, caught.value.cause) == ("spark-2", "192.168.200.13 does not answer")
+    assert "ssh -J aurora@10.1.230.180 aurora@192.168.200.13" in caught.value.remedy
+
+
+def test_jump_that_is_at_fault_is_blamed_in_its_own_words(ssh: Path) -> None:
+    ssh.write_text("ssh: connect to host 10.1.230.180 port 22: No route to host\n")
+    with pytest.raises(Fault) as caught:
+        WORKER.run("true")
+    assert caught.value.node == "spark-2"
+    assert caught.value.cause == "not reached through spark-1: no route to host 10.1.230.180"
+    assert caught.value.remedy == "see to spark-1 first: ssh aurora@10.1.230.180"
+    assert caught.value.evidence == ssh.read_text()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +137,8 @@ def test_refused_dial_of_the_jump_blames_the_way_not_the_node() -> None:
         connection = Connection("spark-2", (jump, Hop("spark-2", "192.0.2.1", "nobody")), "/dev/null")
         with pytest.raises(Fault) as caught:
             connection.run("true")
-    assert (caught.value.node, caught.value.cause) == ("spark-2", "not reached through spark-1")
+    assert caught.value.node == "spark-2"
+    assert caught.value.cause == "not reached through spark-1: 127.0.0.1 refuses connections: sshd is not running"
     assert "Connection refused" in caught.value.evidence, "the jump's own words"
 
 
