@@ -59,7 +59,10 @@ def main() -> None:
         cluster = Cluster(
             ClusterArgs(stack, settings, surveys, found.fabric, found.image, found.weights, key, secrets, token)
         )
-    except (SettingsError, Fault, Faults) as error:
+    except SettingsError as error:
+        pulumi.log.error(f"{error}\n  next: correct Pulumi.{stack}.yaml; docs/settings.md lists every setting")
+        sys.exit(REPORTED)
+    except (Fault, Faults) as error:
         pulumi.log.error(str(error))
         sys.exit(REPORTED)
     for name, value in cluster.outputs.items():

@@ -141,7 +141,12 @@ def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: s
     needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
     containers = {container.id: container for container in facts.docker.containers}
     ours = {one.labels.get("role"): one for one in containers.values() if one.labels.get("stack") == stack}
+    told: set[Listener] = set()
     for listener in facts.listeners:
+        anywhere = listener.model_copy(update={"address": ""})
+        if anywhere in told:  # one process may listen on IPv4 and on IPv6
+            continue
+        told.add(anywhere)
         if stale.holds(listener.container, listener.unit):
             continue
         role, setting = needed[listener.port]

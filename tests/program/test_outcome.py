@@ -60,7 +60,9 @@ def test_gate_asks_where_the_api_listens(program: Program, listen: str, url: str
 def test_mistyped_key_beside_the_settings_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user would believe that the API asks for it."""
     monkeypatch.setenv("PULUMI_CONFIG", json.dumps({"dgx-spark-cluster:apikey": "x"}))
-    assert refused(program.run()) == "dgx-spark-cluster:apikey: unknown setting; did you mean 'apiKey'?"
+    first, next_step = refused(program.run()).splitlines()
+    assert first == "dgx-spark-cluster:apikey: unknown setting; did you mean 'apiKey'?"
+    assert next_step == "  next: correct Pulumi.test.yaml; docs/settings.md lists every setting"
 
 
 def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:

@@ -227,6 +227,11 @@ def test_who_takes_a_port_is_named_with_what_stops_it(changes: dict[str, Any], w
     assert stop in fault.remedy
 
 
+def test_process_on_one_port_of_both_protocols_is_named_once() -> None:
+    both = [listener(30000, "python3", 7) | {"address": address} for address in ("0.0.0.0", "::")]  # noqa: S104
+    assert only(faults(listeners=both)).cause == "port 30000 is taken by python3 (pid 7) on 0.0.0.0"
+
+
 def test_port_of_what_preparation_will_stop_is_no_fault_without_root() -> None:
     """The field case: vllm-proxy.service of root on the port of serve, and a user whose sudo allows systemctl only."""
     reranker = container("reranker", "serve", stack=None)
