@@ -204,4 +204,5 @@ def report(request: pytest.FixtureRequest) -> Iterator[Report]:
     yield made
     path = request.config.getoption("--faults-report")
     if path and made.repairs:
-        Path(path).write_text(made.table())
+        table = Path(path)
+        table.write_text(made.table(table.read_text() if table.exists() else ""))

@@ -29,24 +29,32 @@ class Report:
     clean: list[float] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
 
-    def table(self) -> str:
-        """The matrix as Markdown."""
+    def table(self, kept: str) -> str:
+        """The matrix as Markdown, with the rows of an earlier one that were not run again."""
         start, clean = median(self.starts), median(self.clean)
-        lines = [
-            "# Faults and their repair",
-            "",
-            "Made by `make faults` on the lab (two simulated Sparks on two processors): each fault is injected into a",
-            "serving cluster (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring",
-            "back a completion, replace only the containers named here, and leave a preview without changes.",
-            f"In the same run a full start took {start:.0f} s and a clean preview {clean:.1f} s (medians).",
-            "",
-            "| fault | preview names | replaced | preview, s | up, s | up ÷ full start |",
-            "|---|---|---|---|---|---|",
-        ]
+        rows = {line.split(" | ")[0]: line for line in kept.splitlines() if line.startswith("| ")}
         for one in self.repairs:
             preview = "–" if one.preview is None else f"{one.preview:.1f}"
-            lines.append(
-                f"| {one.fault} | {one.named or 'nothing'} | {one.replaced or 'nothing'} | {preview} | {one.up:.0f} "
-                f"| {one.up / start:.2f} |"
+            cells = (
+                one.named or "nothing",
+                one.replaced or "nothing",
+                preview,
+                f"{one.up:.0f}",
+                f"{one.up / start:.2f}",
             )
-        return "\n".join(lines) + "\n"
+            rows[f"| {one.fault}"] = " | ".join((f"| {one.fault}", *cells)) + " |"
+        rows.pop(HEADER.split(" | ")[0], None)
+        return "\n".join(
+            (ABOUT.format(start=start, clean=clean), HEADER, "|---|---|---|---|---|---|", *rows.values(), "")
+        )
+
+
+HEADER = "| fault | preview names | replaced | preview, s | up, s | up ÷ full start |"
+ABOUT = """\
+# Faults and their repair
+
+Made by `make faults` on the lab (two simulated Sparks on two processors): each fault is injected into a serving cluster
+(`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring back a completion, replace only
+the containers named here, and leave a preview without changes. Ratios are to the full start of the same run; in the last
+one that took {start:.0f} s, and a clean preview {clean:.1f} s.
+"""
