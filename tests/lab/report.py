@@ -32,7 +32,7 @@ class Report:
     def table(self, kept: str) -> str:
         """The matrix as Markdown, with the rows of an earlier one that were not run again."""
         start, clean = median(self.starts), median(self.clean)
-        rows = {line.split(" | ")[0]: line for line in kept.splitlines() if line.startswith("| ")}
+        rows = {line.split(" | ", 1)[0]: line for line in kept.splitlines() if line.startswith("| ")}
         for one in self.repairs:
             preview = "–" if one.preview is None else f"{one.preview:.1f}"
             cells = (
@@ -43,7 +43,7 @@ class Report:
                 f"{one.up / start:.2f}",
             )
             rows[f"| {one.fault}"] = " | ".join((f"| {one.fault}", *cells)) + " |"
-        rows.pop(HEADER.split(" | ")[0], None)
+        rows.pop(HEADER.split(" | ", 1)[0], None)
         return "\n".join(
             (ABOUT.format(start=start, clean=clean), HEADER, "|---|---|---|---|---|---|", *rows.values(), "")
         )
@@ -55,6 +55,6 @@ ABOUT = """\
 
 Made by `make faults` on the lab (two simulated Sparks on two processors): each fault is injected into a serving cluster
 (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring back a completion, replace only
-the containers named here, and leave a preview without changes. Ratios are to the full start of the same run; in the last
-one that took {start:.0f} s, and a clean preview {clean:.1f} s.
+the containers named here, and leave a preview without changes. Ratios are to the full start of the same run; in the
+last one that took {start:.0f} s, and a clean preview {clean:.1f} s.
 """
