@@ -53,17 +53,17 @@ class Served:
         self._asked: list[str] = []
         port, self.digest = (heard.get(timeout=20) or "").split()
         self.prefix = f"127.0.0.1:{port}/{NAME}"
-        self.tiny, self.slow = (Tiny(architecture, seeds) for seeds in ((1, 2), (1, 5)))
+        self.tiny, huge, self.slow = (Tiny(architecture, (1, top)) for top in (2, 4, 5))
+        self._configs = {digest(one.config) for one in (self.tiny, huge, self.slow, Tiny("s390x", (1, 3), 200_000))}
 
     def layers(self) -> int:
         """How many layers have been asked for so far; the configurations are read for the room too."""
-        configs = {digest(image.config) for image in (self.tiny, self.slow, Tiny("s390x", (1, 3), 200_000))}
         while not self._heard.empty():
             self._asked.append(self._heard.get() or "")
         found = [
             line.rpartition("/")[2].strip() for line in self._asked if line.startswith("GET") and "/blobs/" in line
         ]
-        return len([blob for blob in found if blob not in configs])
+        return len([blob for blob in found if blob not in self._configs])
 
 
 @pytest.fixture(scope="module")
