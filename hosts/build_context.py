@@ -39,8 +39,25 @@ def digest(context: Path, dockerfile: str) -> str:
                 with path.open("rb") as file:
                     whole.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
-        raise Fault("operator", f"build context: {error}", "make it readable, or correct `image_build`") from None
+        raise _unreadable(error) from None
     return whole.hexdigest()
+
+
+def size(context: Path) -> int:
+    """Bytes of its files, which Docker keeps on the node while it builds.
+
+    It is the least that a build needs: what the base image, the layers and what they install add is known only when
+    they are there.
+
+    Raises:
+        Fault: the directory cannot be read.
+    """
+    try:
+        stats = [path.lstat() for path in _entries(context)]
+    except OSError as error:
+        raise _unreadable(error) from None
+    # Of files that are hard links to each other the tar holds one.
+    return sum({(one.st_dev, one.st_ino): one.st_size for one in stats if stat.S_ISREG(one.st_mode)}.values())
 
 
 def write(context: Path, sink: Any) -> None:
@@ -62,3 +79,7 @@ def write(context: Path, sink: Any) -> None:
 
 def _entries(context: Path) -> list[Path]:
     return sorted(context.rglob("*"))
+
+
+def _unreadable(error: OSError) -> Fault:
+    return Fault("operator", f"build context: {error}", "make it readable, or correct `image_build`")

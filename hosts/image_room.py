@@ -1,18 +1,20 @@
 """Whether the image fits on the nodes that lack it, as far as the surveys tell; the copy itself asks again.
 
-What a pull or a build needs is not known beforehand (ADR 7).
+Of a pull the preview knows nothing, of a build the directory alone (ADR 7).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
+from hosts import build_context
 from hosts.faults import Fault
 from hosts.image_plan import Plan
 from hosts.image_stock import FACTOR, SLACK, amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
-from settings import Cluster
+from settings import Cluster, Node
 
 
 def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> Iterator[tuple[bool, Fault]]:
@@ -23,6 +25,7 @@ def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> I
     hint.
     """
     if plan.image is None:
+        yield from _build_room(cluster, surveys, plan.seed)
         return
     size, image = SLACK * plan.image.size, plan.image.identity
     counted = bool(cluster.image_archive) or not surveys[plan.seed].docker.containerd
@@ -41,14 +44,27 @@ def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> I
         else:
             continue
         if room and needed > room.free:
-            by_hand = Connection.of(cluster, node).by_hand()
-            yield (
-                certain,
-                Fault(
-                    node.name,
-                    f"{'no room' if certain else 'there may be no room'} for image {cluster.image}: "
-                    f"{'' if certain else 'up to '}{amount(needed)} needed in {room.path}, where {what}, "
-                    f"{amount(room.free)} free",
-                    f"make room: {by_hand} docker system df, docker image prune",
-                ),
+            cause = (
+                f"{'no room' if certain else 'there may be no room'} for image {cluster.image}: "
+                f"{'' if certain else 'up to '}{amount(needed)} needed in {room.path}, where {what}, "
+                f"{amount(room.free)} free"
             )
+            yield certain, Fault(node.name, cause, _make_room(cluster, node))
+
+
+def _build_room(cluster: Cluster, surveys: Mapping[str, Survey], seed: str) -> Iterator[tuple[bool, Fault]]:
+    facts = surveys[seed]
+    if not cluster.image_build or not facts.image_room or facts.docker.containerd:
+        return  # the containerd store has the directory elsewhere than the images
+    context, room = cluster.image_build.context, facts.image_room
+    needed = SLACK * build_context.size(Path(context))
+    if needed > room.free:
+        cause = (
+            f"no room for the directory {context} that image {cluster.image} is built from: "
+            f"{amount(needed)} needed in {room.path}, {amount(room.free)} free"
+        )
+        yield True, Fault(seed, cause, _make_room(cluster, cluster.node(seed)))
+
+
+def _make_room(cluster: Cluster, node: Node) -> str:
+    return f"make room: {Connection.of(cluster, node).by_hand()} docker system df, docker image prune"

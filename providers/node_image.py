@@ -13,8 +13,9 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
 from hosts import build_context
 from hosts.faults import Fault
+from hosts.image_download import check_download
 from hosts.image_sender import Counted, without_held
-from hosts.image_stock import FACTOR, Stock, check_room, missing_bytes, stock
+from hosts.image_stock import FACTOR, Stock, amount, check_room, missing_bytes, stock
 from hosts.images import CONTEXT_LABEL, Archive, Image, inspect, is_tag
 from hosts.ssh import Connection
 from providers import progress
@@ -28,6 +29,16 @@ docker pull "$1" 2>&1 & pull=$!
 wait "$pull"
 """
 """A pull that ends when its input closes. The shell gives what runs behind no input of its own, hence the 3."""
+BUILD = """
+exec 3<&0
+docker build "$@" - <&3 2>&1 & build=$!
+{ trap '' PIPE; while sleep 1 >/dev/null; do echo && kill -0 $$ || break; done; kill "$build"; } 2>/dev/null & beat=$!
+wait "$build"; code=$?
+kill "$beat"
+exit "$code"
+"""
+"""A build that ends when nobody listens any more. Its input ends with the directory, and a step that says nothing for
+minutes (pip install) would not notice: so an empty line is said each second, over ssh; here this shell is killed."""
 
 
 class NodeImageProvider(Provider):
@@ -111,8 +122,8 @@ def bring(connection: Connection, reference: str, wanted: str | None, props: Map
     if archive:
         return load(connection, Archive.open(Path(archive), reference), stock(connection))
     if build:
-        return build_image(connection, reference, build)
-    pull(connection, reference)
+        return build_image(connection, reference, build, stock(connection))
+    pull(connection, reference, stock(connection))
     return 0
 
 
@@ -136,33 +147,36 @@ def load(connection: Connection, archive: Archive, held: Stock) -> int:
             without_held(tar, sink, layers, lowest)
 
     try:
-        feed(connection, ("docker", "load", "--quiet"), write, meter)
-    except Fault as fault:
-        fault.cause = fault.cause.replace("`docker load --quiet`", f"docker load of {archive.path.name}")
-        raise
+        feed(connection, ("docker", "load", "--quiet"), write, meter, f"docker load of {archive.path.name}")
     except (OSError, tarfile.TarError) as error:
         raise Fault("operator", f"image archive {archive.path}: {error}", "make it again with docker save") from None
     progress.lasting(meter.last())
     return meter.sent
 
 
-def build_image(connection: Connection, reference: str, build: Mapping[str, Any]) -> int:
+def build_image(connection: Connection, reference: str, build: Mapping[str, Any], held: Stock) -> int:
     """Build on the node; the directory is streamed there.
 
     Returns:
         Bytes that were sent.
 
     Raises:
-        Fault: the directory cannot be read, or the build failed, with Docker's words.
+        Fault: no room for the directory alone (nothing was sent; what else a build needs cannot be known), it cannot be
+            read, or the build failed, with Docker's words.
     """
-    label = f"{CONTEXT_LABEL}={build['digest']}"
-    argv = ("docker", "build", "--tag", reference, "--label", label, "--file", build["dockerfile"], "-")
-    meter = Meter(f"Image of {connection.node}, built from {build['context']}", 0)
+    context = Path(build["context"])
+    about = build_context.size(context)
+    if not held.containerd:  # else the directory lies elsewhere than the images
+        check_room(connection, held, about, f"the directory {context} that image {reference} is built from")
+    # A step that fails would leave its container.
+    own = ("--force-rm", "--label", f"{CONTEXT_LABEL}={build['digest']}", "--file", build["dockerfile"])
+    argv = ("sh", "-c", BUILD, "sh", "--tag", reference, *own)
+    meter, what = Meter(f"Image of {connection.node}, built from {context}", about), "docker build"
     try:
-        feed(connection, argv, functools.partial(build_context.write, Path(build["context"])), meter)
+        feed(connection, argv, functools.partial(build_context.write, context), meter, what)
     except Fault as fault:
-        if fault.cause.startswith("`docker build"):
-            fault.cause, fault.remedy = "docker build failed", f"correct {build['context']}/{build['dockerfile']}"
+        if fault.cause == f"{what} failed":
+            fault.remedy = f"correct {context / build['dockerfile']}"
         raise
     except (OSError, tarfile.TarError) as error:
         raise Fault("operator", f"build context: {error}", "make it readable, or correct `image_build`") from None
@@ -170,14 +184,20 @@ def build_image(connection: Connection, reference: str, build: Mapping[str, Any]
     return meter.sent
 
 
-def pull(connection: Connection, reference: str) -> None:
-    """Pull on the node, with Docker's own lines as progress; raises Fault when no registry gives it."""
+def pull(connection: Connection, reference: str, held: Stock) -> None:
+    """Pull on the node, with Docker's own lines as progress.
+
+    Raises:
+        Fault: it certainly does not fit (nothing was downloaded), or no registry gives it.
+    """
+    size = check_download(connection, held, reference)
+    of = f" {amount(size)}" if size else ""
     said: list[str] = []
     meter = Meter("", 0)
 
     def status() -> str:
         last = said[-1].strip() if said else "waiting for the registry"
-        return f"Image of {connection.node}: pulling, {meter.seconds:.0f} s: {last}"
+        return f"Image of {connection.node}: pulling{of}, {meter.seconds:.0f} s: {last}"
 
     with started(connection, "sh", "-c", f"exec 3<&0; {PULL}", "sh", reference) as process:
         for line in follow(connection, process, status):
@@ -189,7 +209,7 @@ def pull(connection: Connection, reference: str) -> None:
             "correct `image`, log in to its registry on the node, or give `image_archive` (docker save)",
             "".join(said),
         )
-    progress.lasting(f"Image of {connection.node}: pulled in {meter.seconds:.0f} s")
+    progress.lasting(f"Image of {connection.node}: pulled{of} in {meter.seconds:.0f} s")
 
 
 class NodeImage(Resource, module="spark", name="NodeImage"):

@@ -113,8 +113,10 @@ def ask(process: subprocess.Popen[str], question: Mapping[str, Any]) -> None:
         process.stdin.flush()
 
 
-def feed(connection: Connection, argv: tuple[str, ...], write: Callable[[Counted], None], meter: Meter) -> list[str]:
-    """Run a command whose input is written meanwhile; its words.
+def feed(
+    connection: Connection, argv: tuple[str, ...], write: Callable[[Counted], None], meter: Meter, what: str
+) -> None:
+    """Run a command, `what` in words, whose input is written meanwhile; empty lines of it only show that it lives.
 
     Raises:
         Fault: as :func:`follow`, or the command failed, with its words.
@@ -146,7 +148,8 @@ def feed(connection: Connection, argv: tuple[str, ...], write: Callable[[Counted
         said: list[str] = []
         try:
             for line in follow(connection, process, lambda: str(meter) if feeder.is_alive() else _last(meter, said)):
-                said.append(line)  # noqa: PERF402 - the status reads it meanwhile
+                if line.strip():
+                    said.append(line)  # noqa: PERF401 - the status reads it meanwhile
         except Fault:
             process.kill()  # a write that waits would keep its pipe from being closed
             raise
@@ -154,10 +157,7 @@ def feed(connection: Connection, argv: tuple[str, ...], write: Callable[[Counted
     if failed and not isinstance(failed[0], _ReceiverEndedError):
         raise failed[0]
     if process.returncode:
-        raise Fault(
-            connection.node, f"`{' '.join(argv)[:60]}` failed", f"look at it: {connection.by_hand()}", "".join(said)
-        )
-    return said
+        raise Fault(connection.node, f"{what} failed", f"look at it: {connection.by_hand()}", "".join(said))
 
 
 def _last(meter: Meter, said: list[str]) -> str:

@@ -77,3 +77,16 @@ def test_what_is_certain_is_a_fault_and_the_rest_a_warning() -> None:
     assert ([fault.node for fault in found.faults], found.warnings) == (["spark-2"], [])
     found = look(cluster(), STACK, nodes(99, 1, first=docker(there=True), second=docker(images=2)))
     assert (found.faults, [fault.node for fault in found.warnings]) == ([], ["spark-2"])
+
+
+def test_directory_of_a_build_must_fit_where_the_image_is_built(tmp_path: Path) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM vllm:1\n")
+    (tmp_path / "wheel").write_bytes(b"x" * 10_000_000)
+    (tmp_path / "the same").hardlink_to(tmp_path / "wheel")
+    settings = cluster(image="ours:1", image_build={"context": str(tmp_path)})
+    (fault,) = look(settings, STACK, nodes(0.0104, 1, first=docker(), second=docker())).faults
+    assert fault.node == "spark-1"
+    assert "is built from: 10.5 MB needed in /var/lib/docker, 10.4 MB free" in fault.cause
+    assert not look(settings, STACK, nodes(0.0106, 0, first=docker(), second=docker())).faults
+    elsewhere = docker(containerd=True)
+    assert not look(settings, STACK, nodes(0, 0, first=elsewhere, second=elsewhere)).faults

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tarfile
 import time
@@ -235,14 +236,14 @@ def test_source_not_reached_over_the_fabric_is_named_or_the_archive_taken(
         assert "Connection refused" in caught.value.evidence
 
 
-@pytest.mark.parametrize("how", ["copy", "load", "pull"])
+@pytest.mark.parametrize("how", ["copy", "load", "pull", "build"])
 def test_interrupt_ends_it_and_what_it_started(
-    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch, how: str
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch, how: str, tmp_path: Path
 ) -> None:
     docker.answer(INSPECT, ABSENT, shown(of(saved)))
     stocked(docker)
     program = docker.program.read_text()
-    hang = 'case "$1" in save|load|pull) echo $$ >> @HOME@/pids; exec sleep 600;; esac\n'.replace(
+    hang = 'case "$1" in save|load|pull|build) echo $$ >> @HOME@/pids; exec sleep 600;; esac\n'.replace(
         "@HOME@", str(docker.home)
     )
     docker.program.write_text(program.replace("#!/bin/bash\n", f"#!/bin/bash\n{hang}"))
@@ -251,22 +252,22 @@ def test_interrupt_ends_it_and_what_it_started(
         "copy": {"source": other_node()},
         "load": {"archive": str(saved.path)},
         "pull": {},
+        "build": {"build": {"context": str(tmp_path), "dockerfile": "Dockerfile", "digest": "d1"}},
     }
     with pytest.raises(Fault, match="interrupted while the image was on its way"):
         outs(props(saved, **sources[how]))
-    deadline = time.monotonic() + 20  # what was killed needs a moment to end
-    while alive := [pid for pid in (docker.home / "pids").read_text().split() if running(pid)]:
-        assert time.monotonic() < deadline, alive
-        time.sleep(0.05)
+    deadline = time.monotonic() + 20  # a build notices within a second that nobody listens
+    while any(map(runs, (docker.home / "pids").read_text().split())):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
     assert not CANCELLED.is_set()
 
 
-def running(pid: str) -> bool:
-    """Whether a process has not ended."""
-    try:
+def runs(pid: str) -> bool:
+    """Whether a process lives; of one that has ended the command line is empty."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
-    except OSError:
-        return False
+    return False
 
 
 class Pressed:
@@ -285,19 +286,35 @@ def test_directory_is_built_with_its_hash_as_label(docker: FakeDocker, saved: Sa
     (folder / "Dockerfile").write_text("FROM vllm:1\n")
     label = {CONTEXT_LABEL: "d1"}
     docker.answer(INSPECT, shown(OTHER), shown(inspected("sha256:" + "77" * 32, Labels=label)))
+    stocked(docker)
     build = {"context": str(folder), "dockerfile": "Dockerfile", "digest": "d1"}
     assert outs(props(saved, identity=None, build=build))["image_id"] == "sha256:" + "77" * 32
     assert names(docker.home / "context") == {"Dockerfile"}
-    assert docker.called("build")[0][1:5] == ["--tag", IMAGE, "--label", f"{CONTEXT_LABEL}=d1"]
+    own = ["--force-rm", "--label", f"{CONTEXT_LABEL}=d1", "--file", "Dockerfile", "-"]
+    assert docker.called("build") == [["build", "--tag", IMAGE, *own]]
 
 
 def test_build_that_fails_has_docker_own_words(docker: FakeDocker, saved: Saved, tmp_path: Path) -> None:
     docker.answer(INSPECT, ABSENT)
+    stocked(docker)
     docker.answer("build -", says(code=1, stderr="unknown instruction: FORM"))
     build = {"context": str(tmp_path), "dockerfile": "Dockerfile", "digest": "d1"}
     with pytest.raises(Fault, match="docker build failed") as caught:
         outs(props(saved, identity=None, build=build))
     assert "unknown instruction: FORM" in caught.value.evidence
+    assert caught.value.remedy == f"correct {tmp_path}/Dockerfile"
+
+
+def test_build_whose_directory_does_not_fit_is_not_begun(
+    docker: FakeDocker, saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.answer(INSPECT, ABSENT)
+    stocked(docker)
+    monkeypatch.setattr(image_stock, "SLACK", 1e12)
+    build = {"context": str(tmp_path), "dockerfile": "Dockerfile", "digest": "d1"}
+    with pytest.raises(Fault, match=r"no room for the directory .* that image .* is built from: [\d.]+ GB needed in"):
+        outs(props(saved, identity=None, build=build))
+    assert not docker.called("build")
 
 
 def test_without_other_source_the_image_is_pulled(docker: FakeDocker, saved: Saved) -> None:
