@@ -22,9 +22,9 @@ NOTHING = ":"
 class Preparation(pulumi.ComponentResource):
     """Two commands on a node: one remembers what was found and puts it back when it is deleted, one stops it.
 
-    They are two so that the state knows what was found before the first unit is stopped, whatever happens then. The node
-    keeps the record too, as it may get another name. Everything of ours on the node must depend on :attr:`found`, and
-    so be gone before units are put back; what needs the GPU or a port, on what :meth:`stop` makes.
+    They are two so that the state knows what was found before the first unit is stopped, whatever happens then. The
+    node keeps the record too, as it may get another name. Everything of ours on the node must depend on :attr:`found`,
+    and so be gone before units are put back; what needs the GPU or a port, on what :meth:`stop` makes.
     """
 
     def __init__(
