@@ -30,6 +30,10 @@ END_OF_THE_WAY = "UNKNOWN port 65535"
 """What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 
 
+class Unreached(Fault):
+    """No way leads to the node, nor to what is behind it."""
+
+
 @dataclass(frozen=True)
 class Hop:
     """One ssh login on the way to a node."""
@@ -120,6 +124,11 @@ class Connection:
     def command(self, *argv: str) -> list[str]:
         """The local argument list that runs `argv` on the node."""
         return [*self._ssh(self.hops), "--", shlex.join(argv)] if self.hops else list(argv)
+
+    def is_open(self) -> bool:
+        """Whether a connection stands that commands can use; nothing is sent to the node."""
+        program, *rest = self._ssh(self.hops)
+        return subprocess.run([program, "-O", "check", *rest], capture_output=True, check=False).returncode == 0
 
     def run(
         self, *argv: str, stdin: str | None = None, timeout: float = 60, check: bool = False
@@ -220,7 +229,7 @@ class Connection:
         parts += ["-p", str(last.port)] if last.port else []
         return shlex.join([*parts, last.destination])
 
-    def unreachable(self, stderr: str) -> Fault:
+    def unreachable(self, stderr: str) -> Unreached:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
         for sign, cause, remedy in SIGNS:
@@ -234,8 +243,8 @@ class Connection:
                     "node": self.node,
                     "copy_id": self._copy_id(),
                 }
-                return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
-        return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
+                return Unreached(self.node, cause.format(**facts), remedy.format(**facts), stderr)
+        return Unreached(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
 
 SIGNS: tuple[tuple[str, str, str], ...] = (

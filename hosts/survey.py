@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from hosts.facts import Clock, Fact, Hca, Memory, Reached, Room
 from hosts.faults import Fault
 from hosts.images import Image
 from hosts.model_files import ModelFiles
-from hosts.ssh import Connection
+from hosts.ssh import Connection, Unreached
 from settings import Cluster, Node
 
 SCRIPT = Path(__file__).with_name("survey_script.py")
@@ -24,6 +24,7 @@ HARDWARE = Path(__file__).with_name("survey_hardware.py")
 """Second part of the script."""
 PYTHON = ("python3", "-I", "-S", "-")
 """Isolated and without its site packages: a sixth of its time less, and nothing that a user installed is run."""
+LOGIN_POLL_SECONDS = 0.05
 
 
 class Container(Fact):
@@ -203,18 +204,37 @@ def survey(cluster: Cluster, node: Node) -> Survey:
 
 
 def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
-    """Ask all nodes at once: the facts by node name, and one fault for each node that could not be asked."""
+    """Ask all nodes at once: the facts by node name, and one fault for each node that could not be asked.
+
+    What is behind a jump host waits for that one's login, and rides on its connection: each a login of its own would
+    take as long, and sshd takes no more than ten at a time.
+    """
+    asked: dict[str, Future[Survey | Fault]] = {}
+    opened: dict[str, Future[bool]] = {}
 
     def ask(node: Node) -> Survey | Fault:
+        if node.jump and not opened[node.jump].result():
+            return Connection.of(cluster, node).not_through(node.jump)
         try:
             return survey(cluster, node)
         except Fault as fault:
             return fault
 
-    with ThreadPoolExecutor(max_workers=len(cluster.nodes)) as pool:
-        answers = dict(zip((node.name for node in cluster.nodes), pool.map(ask, cluster.nodes), strict=True))
+    with ThreadPoolExecutor(max_workers=2 * len(cluster.nodes)) as pool:
+        for node in sorted(cluster.nodes, key=lambda one: len(cluster.route(one))):  # jump hosts before what is behind
+            asked[node.name] = pool.submit(ask, node)
+            if any(other.jump == node.name for other in cluster.nodes):
+                opened[node.name] = pool.submit(_opened, Connection.of(cluster, node), asked[node.name])
+    answers = {node.name: asked[node.name].result() for node in cluster.nodes}
     facts = {name: answer for name, answer in answers.items() if isinstance(answer, Survey)}
     return facts, [answer for answer in answers.values() if isinstance(answer, Fault)]
+
+
+def _opened(connection: Connection, asked: Future[Survey | Fault]) -> bool:
+    """Wait until a node that is being asked has let us in, or is not reached; whether it has."""
+    while not asked.done() and not connection.is_open():
+        wait([asked], LOGIN_POLL_SECONDS)
+    return not (asked.done() and isinstance(asked.result(), Unreached))
 
 
 def dump(facts: Survey) -> dict[str, Any]:
