@@ -24,7 +24,7 @@ HARDWARE = Path(__file__).with_name("survey_hardware.py")
 """Second part of the script."""
 PYTHON = ("python3", "-I", "-S", "-")
 """Isolated and without its site packages: a sixth of its time less, and nothing that a user installed is run."""
-LOGIN_POLL_SECONDS = 0.05
+LOGIN_POLL_SECONDS = 0.02
 
 
 class Container(Fact):
@@ -232,7 +232,7 @@ def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
 
 def _opened(connection: Connection, asked: Future[Survey | Fault]) -> bool:
     """Wait until a node that is being asked has let us in, or is not reached; whether it has."""
-    while not asked.done() and not connection.is_open():
+    while not asked.done() and not connection.is_open:
         wait([asked], LOGIN_POLL_SECONDS)
     return not (asked.done() and isinstance(asked.result(), Unreached))
 

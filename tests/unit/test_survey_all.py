@@ -11,19 +11,18 @@ import pytest
 from hosts.survey import survey_all
 from tests.samples import MINIMAL, cluster, spark
 
-SSH = """#!/bin/sh
+SSH = r"""#!/bin/sh
 cd @HOME@
-case "$*" in
-  *"-O check"*) test -e open; exit ;;
-esac
+socket=${*##*ControlPath=\~/}
+socket=${socket%%-%C*}-0123456789012345678901234567890123456789
 echo "${*##*aurora@}" >> calls
 case "$*" in
   *aurora@10.1.230.180" -- "*)
     if test -e dead; then echo "ssh: connect to host 10.1.230.180 port 22: No route to host" >&2; exit 255; fi
-    touch open
+    touch "$socket"
     until test -e behind; do sleep 0.02; done
     if test -e broken; then echo "no disk" >&2; exit 1; fi ;;
-  *) test -e open || exit 255; touch behind ;;
+  *) ls .cache/dgx-spark | grep -q . || exit 255; touch behind ;;
 esac
 cat answer
 """
@@ -39,6 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program.chmod(0o755)
     (tmp_path / "answer").write_text(json.dumps(spark(1)))
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path
 
 
