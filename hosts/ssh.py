@@ -168,15 +168,23 @@ class Connection:
     def _not_installed(self, program: str) -> Fault:
         return Fault(self.node, f"no {program} on this machine", f"install {program} and run again")
 
-    def failed(self, stderr: str) -> Fault:
+    @property
+    def _jump(self) -> Connection:
+        """The way to the last jump host."""
+        return replace(self, node=self.hops[-2].node, hops=self.hops[:-1])
+
+    def behind(self, fault: Fault) -> Unreached:
+        """This node is not reached, as its jump host has that fault."""
+        cause = f"not reached through {self._jump.node}: {fault.cause}"
+        return Unreached(self.node, cause, f"see to {self._jump.node} first: {self._jump.by_hand()}", fault.evidence)
+
+    def failed(self, stderr: str) -> Unreached:
         """Why ssh ended with :data:`UNREACHABLE`. Behind a jump host its words do not tell whose fault: ask it."""
         if len(self.hops) > 1 and END_OF_THE_WAY in stderr:
-            jump = replace(self, node=self.hops[-2].node, hops=self.hops[:-1])
             try:
-                jump.run("true", timeout=2 * self.connect_timeout)
+                self._jump.run("true", timeout=2 * self.connect_timeout)
             except Fault as fault:
-                cause = f"not reached through {jump.node}: {fault.cause}"
-                return Fault(self.node, cause, f"see to {jump.node} first: {jump.by_hand()}", fault.evidence)
+                return self.behind(fault)
             if "timed out" not in stderr:
                 stderr += self._words_of_the_way()
         return self.unreachable(stderr)

@@ -210,11 +210,11 @@ def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
     take as long, and sshd takes no more than ten at a time.
     """
     asked: dict[str, Future[Survey | Fault]] = {}
-    opened: dict[str, Future[bool]] = {}
+    opened: dict[str, Future[Unreached | None]] = {}
 
     def ask(node: Node) -> Survey | Fault:
-        if node.jump and not opened[node.jump].result():
-            return Connection.of(cluster, node).not_through(node.jump)
+        if node.jump and (closed := opened[node.jump].result()):
+            return Connection.of(cluster, node).behind(closed)
         try:
             return survey(cluster, node)
         except Fault as fault:
@@ -230,11 +230,12 @@ def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
     return facts, [answer for answer in answers.values() if isinstance(answer, Fault)]
 
 
-def _opened(connection: Connection, asked: Future[Survey | Fault]) -> bool:
-    """Wait until a node that is being asked has let us in, or is not reached; whether it has."""
+def _opened(connection: Connection, asked: Future[Survey | Fault]) -> Unreached | None:
+    """Wait until a node that is being asked has let us in, or is not reached, and why."""
     while not asked.done() and not connection.is_open:
         wait([asked], LOGIN_POLL_SECONDS)
-    return not (asked.done() and isinstance(asked.result(), Unreached))
+    answer = asked.result() if asked.done() else None
+    return answer if isinstance(answer, Unreached) else None
 
 
 def dump(facts: Survey) -> dict[str, Any]:

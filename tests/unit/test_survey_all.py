@@ -66,7 +66,7 @@ def test_what_is_behind_a_dead_jump_host_is_not_dialled(home: Path) -> None:
     assert facts == {}
     assert [(fault.node, fault.cause) for fault in faults] == [
         ("spark-1", "no route to host 10.1.230.180"),
-        ("spark-2", "not reached through spark-1"),
+        ("spark-2", "not reached through spark-1: no route to host 10.1.230.180"),
     ]
     assert calls(home) == ["10.1.230.180"]
 
