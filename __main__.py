@@ -10,12 +10,13 @@ from pulumi.runtime.config import CONFIG
 
 from components import monitor
 from engines import vllm_image
+from hosts import hub_access
 from hosts.faults import Fault, Faults
 from hosts.findings import look
 from hosts.operation import destroying
 from hosts.readings import line
 from hosts.survey import survey_all
-from settings import SettingsError, check_keys, parse, parse_secrets
+from settings import SettingsError, check_keys, parse, parse_secrets, parse_token
 
 REPORTED = 32
 """Exit code by which a language host knows that the user has been told: no message of its own follows."""
@@ -46,6 +47,9 @@ def main() -> None:
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         key, secrets, token = read_secrets(config)
         found = look(settings, stack, surveys)
+        if found.weights and found.weights.download:
+            seed = found.image.seed if found.image else settings.head.name
+            found.add(hub_access.check(settings, surveys, seed, config.get("hubToken")))
         for name, facts in surveys.items():
             pulumi.log.info(line(name, facts, found.fabric.get(name)))
         for warning in found.warnings:
@@ -98,6 +102,8 @@ def read_secrets(config: pulumi.Config) -> tuple[Secret, pulumi.Output[dict[str,
     except pulumi.ConfigTypeError:
         environment = "no mapping"
     secrets = None if environment is None else pulumi.Output.secret(parse_secrets(environment))
+    if (token := config.get("hubToken")) is not None:
+        parse_token(token)
     return config.get_secret("apiKey"), secrets, config.get_secret("hubToken")
 
 

@@ -87,6 +87,7 @@ class Node(pulumi.ComponentResource):
             self.name,
             self.connection,
             Stale.of(self.own, args.facts),
+            stack=args.stack,
             restore=self.own.restore_units,
             opts=inside,
         )

@@ -22,9 +22,9 @@ NOTHING = ":"
 class Preparation(pulumi.ComponentResource):
     """Two commands on a node: one remembers what was found and puts it back when it is deleted, one stops it.
 
-    They are two so that the state knows what was found before the first unit is stopped, whatever happens then.
-    Everything of ours on the node must depend on :attr:`found`, and so be gone before units are put back; what needs
-    the GPU or a port, on what :meth:`stop` makes.
+    They are two so that the state knows what was found before the first unit is stopped, whatever happens then. The
+    node keeps the record too, as it may get another name. Everything of ours on the node must depend on :attr:`found`,
+    and so be gone before units are put back; what needs the GPU or a port, on what :meth:`stop` makes.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class Preparation(pulumi.ComponentResource):
         connection: Connection,
         stale: Stale,
         *,
+        stack: str,
         restore: bool,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -42,17 +43,18 @@ class Preparation(pulumi.ComponentResource):
             node: its name.
             connection: to the node.
             stale: what is alive there now.
+            stack: whose record it is that the node keeps.
             restore: whether units are put back.
             opts: as usual.
         """
         super().__init__("dgx-spark-cluster:index:Preparation", node, None, opts)
-        self.node, self.connection, self.stale = node, connection, stale
+        self.node, self.connection, self.stale, self.stack = node, connection, stale, stack
         if stale:
             pulumi.log.warn(f"{node}: preparation {stale}; `stale_units` and `stale_containers` name them")
         self.found = local.Command(
             f"{node}-found",
             create=self._command("remember", "FOUND", "PULUMI_COMMAND_STDOUT"),
-            delete=self._command("restore", "PULUMI_COMMAND_STDOUT") if restore else None,
+            delete=self._command("restore", "PULUMI_COMMAND_STDOUT") if restore else self._command("forget"),
             environment={"FOUND": stale.dump()},
             logging=local.Logging.NONE,
             # What is found alive again is a change; that nothing is alive any more is none.
@@ -81,4 +83,5 @@ class Preparation(pulumi.ComponentResource):
     def _command(self, verb: str, *records: str) -> str:
         """The shell line that runs a verb of the script on the node, with records from variables."""
         encoded = (f'"$(printf %s "${record}" | base64 | tr -d \'\\n\')"' for record in records)
-        return " ".join([shlex.join(self.connection.command("python3", "-", self.node, verb)), *encoded, "<", SCRIPT])
+        command = self.connection.command("python3", "-", f"{self.stack}/{self.node}", verb)
+        return " ".join([shlex.join(command), *encoded, "<", SCRIPT])

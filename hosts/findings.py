@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hosts import preflight, weights_plan
@@ -29,6 +29,11 @@ class Findings:
     weights: WeightsPlan | None = None
     """Who lacks which files of the model; None while a node does not answer: it may have them."""
 
+    def add(self, judged: Iterable[tuple[bool, Fault]]) -> None:
+        """Take what is certain as a fault, else as a warning."""
+        for certain, fault in judged:
+            (self.faults if certain else self.warnings).append(fault)
+
 
 def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Findings:
     """Look at the surveys; what needs those of all nodes waits until all nodes answer."""
@@ -39,8 +44,7 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     found.faults += weights_plan.check(cluster, surveys, found.weights)
     try:
         found.image = plan(cluster, surveys)
-        for certain, fault in image_room(cluster, surveys, found.image):
-            (found.faults if certain else found.warnings).append(fault)
+        found.add(image_room(cluster, surveys, found.image))
     except Fault as fault:
         found.faults.append(fault)
     try:

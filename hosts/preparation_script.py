@@ -1,7 +1,8 @@
-"""Runs on a node as `python3 - NODE VERB RECORD …`, standard library only: what host preparation does there.
+"""Runs on a node as `python3 - STACK/NODE VERB RECORD …`, standard library only: what host preparation does there.
 
 Sent by components/preparation.py. A record is JSON in base64: {"units": {NAME: {"runs": bool, "enabled":
-UnitFileState}}, "containers": {NAME: {"id": str, "image": str}}}. Written for Python 3.8 and newer, as the node's own
+UnitFileState}}, "containers": {NAME: {"id": str, "image": str}}}. The node keeps it too, with its name in the settings
+as "node", so that one that is renamed knows it under the new name. Written for Python 3.8 and newer, as the node's own
 interpreter runs it. Every verb may be repeated.
 """
 
@@ -12,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
@@ -20,6 +22,9 @@ ENABLED = {"enabled": (), "enabled-runtime": ("--runtime",)}
 
 NOTHING: dict[str, Any] = {"units": {}, "containers": {}}
 
+KEPT = "~/.local/state/dgx-spark-cluster/{stack}.json"
+"""The node's own record of what a stack found there; there is none where nothing was found."""
+
 
 class Refused(Exception):  # noqa: N818 - what systemctl or Docker did
     """A command failed; the text is its own."""
@@ -27,7 +32,10 @@ class Refused(Exception):  # noqa: N818 - what systemctl or Docker did
 
 def run(*argv: str) -> str:
     """Run a command to its end; its output."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Refused(f"{argv[0]}: {error.strerror}") from None
     if done.returncode:
         raise Refused((done.stderr or done.stdout).strip() or f"{argv[0]} ended with exit code {done.returncode}")
     return done.stdout
@@ -38,9 +46,44 @@ def systemctl(*words: str) -> str:
     return run(*AS_ROOT, "systemctl", *words)
 
 
-def remember(found: dict[str, Any], before: dict[str, Any]) -> None:
-    """Print the record of all that was ever found: of each thing what was seen first, that is how it was without us."""
-    print(json.dumps({kind: {**found[kind], **before[kind]} for kind in found}))
+class Kept:
+    """The node's own record of one stack."""
+
+    def __init__(self, node: str, stack: str) -> None:
+        self.node = node
+        self.path = Path(KEPT.format(stack=stack)).expanduser()
+
+    def read(self) -> dict[str, Any] | None:
+        """What it holds; None where there is none."""
+        try:
+            record: dict[str, Any] = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return None
+        return record
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Replace it; from now on it is this name's."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        written = self.path.with_suffix(".new")
+        written.write_text(json.dumps({"node": self.node, **record}))
+        written.replace(self.path)
+
+    def forget(self) -> None:
+        """Remove it, unless the node has another name by now."""
+        if (self.read() or {}).get("node") == self.node:
+            self.path.unlink()
+
+
+def remember(found: dict[str, Any], before: dict[str, Any], kept: Kept) -> None:
+    """Print the record of all that was ever found: of each thing what was seen first, that is how it was without us.
+
+    The node's own comes before the state's: it is also of the names that the node had before.
+    """
+    before = kept.read() or before
+    record = {kind: {**found[kind], **before[kind]} for kind in found}
+    if any(record.values()):
+        kept.write(record)
+    print(json.dumps(record))
 
 
 def stop(found: dict[str, Any]) -> None:
@@ -59,13 +102,17 @@ def stop(found: dict[str, Any]) -> None:
             run("docker", "rm", "-f", was["id"])
 
 
-def restore(before: dict[str, Any]) -> list[str]:
+def restore(before: dict[str, Any], kept: Kept) -> list[str]:
     """Enable and start units as they were; what was refused. One that is gone from the node has nothing to go back to.
 
     It does not wait until they have started: to load a model takes minutes, and whether it succeeds is their affair.
     """
+    there = kept.read()
+    if there and there["node"] != kept.node:
+        print(f"nothing is put back: the node is {there['node']} now, which does it when it leaves")
+        return []
     refused = []
-    for name, was in before["units"].items():
+    for name, was in (there or before)["units"].items():
         try:
             if run("systemctl", "show", "--property=LoadState", "--value", "--", name).strip() == "not-found":
                 continue
@@ -76,6 +123,8 @@ def restore(before: dict[str, Any]) -> list[str]:
                 systemctl("start", "--no-block", name)
         except Refused as error:
             refused.append(f"unit {name}: {error}")
+    if not refused:
+        kept.forget()
     return refused
 
 
@@ -84,19 +133,27 @@ def read(text: str) -> Any:
     return json.loads(base64.b64decode(text).decode().strip().splitlines()[-1])
 
 
-def main(node: str, verb: str, *records: str) -> None:
+def main(whose: str, verb: str, *records: str) -> None:
     """Carry out a verb; what is refused ends with its cause and the next step."""
+    stack, _, node = whose.rpartition("/")
     found, before = [*(read(text) for text in records if text), NOTHING, NOTHING][:2]
-    if verb == "remember":
-        remember(found, before)
-    elif verb == "stop":
-        try:
+    kept = Kept(node, stack)
+    try:
+        if verb == "remember":
+            remember(found, before, kept)
+        elif verb == "forget":
+            kept.forget()
+        elif verb == "stop":
             stop(found)
-        except Refused as error:
-            sys.exit(f"{node}: {error}\n  next: correct it on the node and run pulumi up again: it goes on from here")
-    elif refused := restore(found):
-        lines = "\n".join(refused)
-        sys.exit(f"{node}: not all units could be put back: {lines}\n  next: correct it and run pulumi destroy again")
+        elif refused := restore(found, kept):
+            lines = "\n".join(refused)
+            sys.exit(
+                f"{node}: not all units could be put back: {lines}\n  next: correct it and run pulumi destroy again"
+            )
+    except Refused as error:
+        sys.exit(f"{node}: {error}\n  next: correct it on the node and run pulumi up again: it goes on from here")
+    except (OSError, ValueError) as error:
+        sys.exit(f"{node}: its record of what was stale, {kept.path}: {error}\n  next: correct it and run it again")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,10 @@ END_OF_THE_WAY = "UNKNOWN port 65535"
 """What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 
 
+class Unreached(Fault):
+    """No way leads to the node, nor to what is behind it."""
+
+
 @dataclass(frozen=True)
 class Hop:
     """One ssh login on the way to a node."""
@@ -121,6 +125,12 @@ class Connection:
         """The local argument list that runs `argv` on the node."""
         return [*self._ssh(self.hops), "--", shlex.join(argv)] if self.hops else list(argv)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether commands find a connection to ride on, by its control socket: ssh removes that at the end."""
+        socket = Path(self._control_path(self.hops).replace("%C", "?" * 40)).expanduser()
+        return any(socket.parent.glob(socket.name))
+
     def run(
         self, *argv: str, stdin: str | None = None, timeout: float = 60, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
@@ -158,15 +168,23 @@ class Connection:
     def _not_installed(self, program: str) -> Fault:
         return Fault(self.node, f"no {program} on this machine", f"install {program} and run again")
 
-    def failed(self, stderr: str) -> Fault:
+    @property
+    def _jump(self) -> Connection:
+        """The way to the last jump host."""
+        return replace(self, node=self.hops[-2].node, hops=self.hops[:-1])
+
+    def behind(self, fault: Fault) -> Unreached:
+        """This node is not reached, as its jump host has that fault."""
+        cause = f"not reached through {self._jump.node}: {fault.cause}"
+        return Unreached(self.node, cause, f"see to {self._jump.node} first: {self._jump.by_hand()}", fault.evidence)
+
+    def failed(self, stderr: str) -> Unreached:
         """Why ssh ended with :data:`UNREACHABLE`. Behind a jump host its words do not tell whose fault: ask it."""
         if len(self.hops) > 1 and END_OF_THE_WAY in stderr:
-            jump = replace(self, node=self.hops[-2].node, hops=self.hops[:-1])
             try:
-                jump.run("true", timeout=2 * self.connect_timeout)
+                self._jump.run("true", timeout=2 * self.connect_timeout)
             except Fault as fault:
-                cause = f"not reached through {jump.node}: {fault.cause}"
-                return Fault(self.node, cause, f"see to {jump.node} first: {jump.by_hand()}", fault.evidence)
+                return self.behind(fault)
             if "timed out" not in stderr:
                 stderr += self._words_of_the_way()
         return self.unreachable(stderr)
@@ -220,7 +238,7 @@ class Connection:
         parts += ["-p", str(last.port)] if last.port else []
         return shlex.join([*parts, last.destination])
 
-    def unreachable(self, stderr: str) -> Fault:
+    def unreachable(self, stderr: str) -> Unreached:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
         for sign, cause, remedy in SIGNS:
@@ -234,8 +252,8 @@ class Connection:
                     "node": self.node,
                     "copy_id": self._copy_id(),
                 }
-                return Fault(self.node, cause.format(**facts), remedy.format(**facts), stderr)
-        return Fault(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
+                return Unreached(self.node, cause.format(**facts), remedy.format(**facts), stderr)
+        return Unreached(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
 
 SIGNS: tuple[tuple[str, str, str], ...] = (

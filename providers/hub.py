@@ -8,7 +8,7 @@ from typing import Any
 
 from hosts import fabric_link, hub_download, model_look, ownership
 from hosts.bundle import program
-from hosts.faults import Fault
+from hosts.hub_access import fault_of
 from hosts.ssh import Connection
 from providers import progress
 from providers.transfer import ask, follow, started
@@ -17,7 +17,6 @@ from providers.weights_copy import WHAT, ByteMeter, words_of
 SCRIPT = program(fabric_link, model_look, hub_download)
 RUN = 'mkdir -p "$1" && shift && exec docker run --user "$(id -u):$(id -g)" "$@"'
 """As the ssh user, so that the files are the user's."""
-DENIED = ("GatedRepoError", "RepositoryNotFoundError", "DisabledRepoError")
 
 
 @dataclass(frozen=True)
@@ -67,38 +66,8 @@ def download(connection: Connection, cache: str, wanted: Download, token: str | 
             meter.about = now.get("need", meter.about)
             meter.update(now.get("got", meter.sent))
     if "done" not in words:
-        raise _fault(connection, wanted, words, with_token=token is not None)
+        said, kind, has = str(words.get("error") or words.get("said", "")), words.get("kind"), token is not None
+        raise fault_of(connection.node, wanted.name, wanted.revision, kind, said, with_token=has)
     meter.sent = int(words["done"])
     progress.lasting(meter.last().replace(" sent in ", " there after "))
     return meter.sent
-
-
-def _fault(connection: Connection, wanted: Download, words: Mapping[str, Any], *, with_token: bool) -> Fault:
-    """What the last words of the download mean."""
-    evidence, kind = str(words.get("error") or words.get("said", "")), words.get("kind")
-    what = f"model {wanted.name} at revision {wanted.revision}"
-    if kind in DENIED:
-        token = "the token has no access" if with_token else "or give a token: pulumi config set --secret hubToken"
-        return Fault(
-            connection.node,
-            f"the hub does not give {what}",
-            f"correct `model`, accept its licence at the hub, {token}",
-            evidence,
-        )
-    if kind == "RevisionNotFoundError":
-        return Fault(connection.node, f"the hub has no {what}", "correct `weights.revision`", evidence)
-    if kind == "NoRoom":
-        return Fault(connection.node, f"no room for {what}: {evidence}", "make room, or change `weights.download_to`")
-    if kind in ("ModuleNotFoundError", "ImportError"):
-        return Fault(
-            connection.node,
-            "the image has no huggingface_hub to download with",
-            "download the model yourself and give its path as `model`",
-            evidence,
-        )
-    return Fault(
-        connection.node,
-        f"{what} could not be downloaded",
-        "run it again: it goes on from here. No network? Give the path of a copy as `model`",
-        evidence,
-    )

@@ -9,7 +9,7 @@ from settings.checks import NEEDED_UNITS, RESERVED_ENVIRONMENT
 from settings.cluster import Cluster, Deadlines, Node, Ray
 from settings.fields import SettingsError
 from settings.host import Mount, Overridable, Ulimit
-from settings.reading import check_keys, parse, parse_secrets
+from settings.reading import check_keys, parse, parse_secrets, parse_token
 from settings.weights import Weights
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "check_keys",
     "parse",
     "parse_secrets",
+    "parse_token",
 ]

@@ -37,7 +37,8 @@ class Deadlines(Model):
     connect: Seconds = 5
     """TCP connect of one ssh hop. A host in the same room answers in milliseconds."""
     survey: Seconds = 30
-    """The whole read-only survey of one node, a slow login included (a 20 s login was reported from the field)."""
+    """The whole read-only survey of one node, a slow login included (a 20 s login was reported from the field); also
+    the answer of the hub that a preview asks for a model that no node has."""
     gpus: Seconds = 120
     """From the containers' start to every GPU verified by Ray; 6 s seen lean, 23 s with the dashboard on two cores."""
     load: Seconds = 2700

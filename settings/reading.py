@@ -17,6 +17,8 @@ PROJECT = "dgx-spark-cluster"
 KEYS = ("cluster", "apiKey", "secretEnvironment", "hubToken")
 """All that the configuration of a stack may hold of ours."""
 ROOT = f"{PROJECT}:{KEYS[0]}"
+BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+"""What a token may be made of (RFC 6750, 2.1)."""
 _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
 
 
@@ -56,6 +58,16 @@ def parse_secrets(value: object) -> dict[str, str]:
     if faults := [f"{_path(SECRETS, (name,))}: {text}" for name in found for text in environment_faults(name)]:
         raise SettingsError("\n".join(faults))
     return found
+
+
+def parse_token(value: str) -> str:
+    """Validate the hub's token; raises SettingsError that does not show it. An HTTP client's error would quote it."""
+    if not BEARER.fullmatch(value):
+        raise SettingsError(
+            "dgx-spark-cluster:hubToken: is no token, of letters, digits and - . _ ~ + / alone (a line's end in it?): "
+            "pulumi config set --secret hubToken"
+        )
+    return value
 
 
 def _path(root: str, place: Place) -> str:

@@ -22,7 +22,7 @@ FOR_ALL_CONTAINERS = (
 )
 FOR_THE_HUB = (
     "Token for a model that is downloaded from the hub, if it needs one: `pulumi config set --secret hubToken`. Only "
-    "the download gets it, not the engine."
+    "the hub gets it, not the engine."
 )
 
 

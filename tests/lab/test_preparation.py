@@ -25,6 +25,8 @@ ONLY = [f"--target=**index:{types}::**" for types in TARGETS] + [f"--target=**sp
 SERVICE = "[Service]\nExecStart=/bin/sleep infinity\n{more}\n[Install]\nWantedBy=multi-user.target\n"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-reranker.service"
+KEPT = ".local/state/dgx-spark-cluster/lab.json"
+"""The node's own record, in the home of the ssh user."""
 EMPTY = "test-preparation:1"
 RUN_CONTAINER = f"""set -e
 docker image inspect {EMPTY} >/dev/null 2>&1 || tar -cf - -T /dev/null | docker import - {EMPTY} >/dev/null
@@ -82,6 +84,7 @@ def clean() -> None:
     sudo("systemctl", "daemon-reload")  # the stubborn one lets itself be stopped then
     sudo("systemctl", "stop", CLUSTER, PROXY, STUBBORN, check=False)
     sudo("rm", "-f", OCCUPANTS)
+    on(NODE, "rm", "-f", KEPT)
     on(NODE, "docker", "rm", "-f", "vllm_node", check=False)
     on(NODE, "docker", "image", "rm", EMPTY, check=False)
 
@@ -108,10 +111,10 @@ def changes(stack: Stack, *more: str) -> dict[str, str]:
     return {name: op for name, op in stack.preview(*ONLY, *more).items() if name.startswith("Command")}
 
 
-def record(stack: Stack) -> Mapping[str, Any]:
-    """What Pulumi's state remembers of the node."""
+def record(stack: Stack, name: str = NODE) -> Mapping[str, Any]:
+    """What Pulumi's state remembers of the node, by its name in the settings."""
     exported = json.loads(stack.pulumi("stack", "export", "--stack", "lab").output)["deployment"]["resources"]
-    (found,) = (one for one in exported if one["urn"].endswith(f"::{NODE}-found"))
+    (found,) = (one for one in exported if one["urn"].endswith(f"::{name}-found"))
     remembered: dict[str, Any] = json.loads(found["outputs"]["stdout"])
     return remembered
 
@@ -193,6 +196,26 @@ def test_stale_things_are_named_stopped_stopped_again_and_put_back(own: Stack) -
     assert gone.code == 0, gone.output
     becomes(lambda: (state(CLUSTER), state(PROXY)), (("active", "enabled"), ("active", "disabled")))
     assert container() == ""
+
+
+def test_renamed_node_puts_units_back_when_it_leaves_and_not_when_its_old_name_does(own: Stack) -> None:
+    install(CLUSTER, enabled=True)
+    done = own.up(*ONLY)
+    assert done.code == 0, done.output
+    settings = copy.deepcopy(lab_settings())
+    assert settings["nodes"][1]["name"] == NODE
+    settings["nodes"][1]["name"] = "spark-b"
+    renamed = own.configured(settings)
+    done = own.up(*ONLY, *renamed)
+    assert done.code == 0, done.output
+    assert state(CLUSTER) == ("inactive", "disabled"), "it would run beside the cluster"
+    assert record(own, "spark-b")["units"] == {CLUSTER: {"runs": True, "enabled": "enabled"}}
+    done = own.up(*ONLY, *renamed, "--expect-no-changes")
+    assert done.code == 0, done.output
+    gone = own.destroy()
+    assert gone.code == 0, gone.output
+    becomes(lambda: state(CLUSTER), ("active", "enabled"))
+    on(NODE, "test", "!", "-e", KEPT)
 
 
 def test_units_stay_stopped_where_the_settings_say_so(own: Stack) -> None:

@@ -1,110 +1,48 @@
-"""The model between the two nodes: copied over the fabric, resumed, mended; and downloaded once from a hub."""
+"""The model between the two nodes: copied over the fabric, resumed, mended."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from hosts.bundle import bundle
-from hosts.fabric import choose
 from hosts.faults import Fault
-from hosts.model_look import LEDGER, PARTIAL
-from hosts.survey import Survey, survey
+from hosts.model_look import PARTIAL
+from hosts.survey import survey
 from hosts.weights_plan import check, plan
-from providers import hub, weights_copy
-from providers.hub import Download
-from providers.image_copy import Source
+from providers import weights_copy
 from providers.model_weights import ModelWeightsProvider
 from providers.plugin import CANCELLED
 from providers.weights_copy import RECEIVER, ByteMeter
-from settings import Cluster, parse
-from tests.lab.conftest import connect, lab_settings, on
-from tests.samples import hub as hub_server
+from tests.lab.conftest import on
+from tests.lab.weights import (
+    COUNTER,
+    HEAD,
+    HOME,
+    MODEL,
+    SECOND,
+    SHARDS,
+    SIZE,
+    WORKER,
+    brought,
+    cluster,
+    listed,
+    made,
+    props,
+    remove,
+)
 from tests.samples import models
 
-HEAD, WORKER = "spark-1", "spark-2"
-HOME = "/home/aurora/test-weights"
-MODEL = f"{HOME}/made-up"
-SHARDS, SIZE = 5, 10_000_000
-SECOND = "model-00002-of-00005.safetensors"
-COUNTER = "cat /sys/class/net/enp1s0f1np1/statistics/tx_bytes"
 IMAGE = "dgx-spark-lab/vllm:1"
-TOKEN = "hf_of-the-test"
 
 
 @pytest.fixture(autouse=True)
 def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
     """Nothing of the test on any node, before and after."""
-
-    def remove() -> None:
-        for node in (HEAD, WORKER):
-            on(node, "rm", "-rf", HOME)
-
     remove()
     yield
     remove()
-
-
-def cluster(model: str = MODEL, **weights: Any) -> Cluster:
-    return parse(lab_settings() | {"model": model, "weights": weights})
-
-
-def made(kind: str = "directory", node: str = HEAD, seed: int = 0, commit: str = models.COMMIT) -> None:
-    """The model on a node, as a plain directory or in a hub's cache."""
-    files = f"module.contents({SHARDS}, {SIZE}, {seed})"
-    made_up = (
-        f"module.Path({HOME!r}), {files}, {commit!r}" if kind == "hub_entry" else f"module.Path({MODEL!r}), {files}"
-    )
-    script = f"{bundle(models)}\nmodule.{kind}({made_up})\n"
-    connect(node).run("python3", "-", stdin=script, check=True)
-
-
-def props(wanted: Cluster, node: str) -> dict[str, Any]:
-    """What the program passes for a node after its survey."""
-    facts: dict[str, Survey] = {one.name: survey(wanted, one) for one in wanted.nodes}
-    found, ends = plan(wanted, facts), choose(wanted, facts)
-    assert list(check(wanted, facts, found)) == []
-    share = found.shares[node]
-    return {
-        "connection": connect(node).dump(),
-        "root": wanted.model_root,
-        "below": found.below,
-        "digest": found.digest,
-        "lacks": {file: one.dump() for file, one in share.files.items()},
-        "links": dict(share.links),
-        "refs": dict(share.refs),
-        "sources": {
-            name: {**Source(connect(name), end.address).dump(), "root": wanted.model_root} for name, end in ends.items()
-        },
-        "compared": {},
-        "download": None,
-        "token": None,
-        "streams": wanted.weights.streams,
-        "verify": wanted.weights.verify,
-        "keep": wanted.weights.keep,
-        "head": connect(HEAD).dump(),
-        "stack": "lab",
-    }
-
-
-def brought(wanted: Cluster) -> tuple[dict[str, Any], int]:
-    """The outputs of ModelWeights on the worker, and the bytes that left the head over the fabric meanwhile."""
-    given = props(wanted, WORKER)
-    before = int(on(HEAD, "sh", "-c", COUNTER))
-    outs = ModelWeightsProvider().create(given).outs
-    assert outs
-    return outs, int(on(HEAD, "sh", "-c", COUNTER)) - before
-
-
-def listed(node: str, root: str = MODEL) -> list[str]:
-    """Checksum, owner and time of each file, and the links, of a directory; a ref is written: its time is its own."""
-    files = f"find . -type f ! -name {LEDGER}"
-    each = f"{files} -exec sha256sum {{}} +; {files} ! -path './refs/*' -exec stat -c '%n %U %a %Y' {{}} +"
-    return sorted(on(node, "sh", "-c", f"cd {root} && {each}; find . -type l -printf '%p -> %l\\n'").splitlines())
 
 
 def ended(node: str, program: str) -> None:
@@ -225,68 +163,3 @@ def test_other_revision_in_the_workers_cache_becomes_the_heads() -> None:
     assert not ModelWeightsProvider().diff("x", outs, again).changes
     assert on(WORKER, "cat", f"{wanted.model_root}/refs/main") == on(HEAD, "cat", f"{wanted.model_root}/refs/main")
     assert brought(wanted)[1] < SIZE, "nothing is sent again"
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """A hub on the head's loopback that wants the token; its address."""
-    serve = f"""
-import json, threading
-hub = module.Hub(sys.modules["tests.samples.models"].contents({SHARDS}, 200_000), {TOKEN!r})
-threading.Thread(target=hub.serve_forever, daemon=True).start()
-print(hub.server_address[1], flush=True)
-sys.stdin.read()
-"""
-    process = connect(HEAD).start("python3", "-u", "-c", bundle(models, hub_server) + serve)
-    assert process.stdin
-    assert process.stdout
-    try:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-    finally:
-        process.stdin.close()
-        process.wait(10)
-
-
-def download(address: str, **changes: str) -> Download:
-    image = on(HEAD, "docker", "image", "inspect", "--format", "{{.Id}}", IMAGE).strip()
-    given = {"name": hub_server.NAME, "revision": "main", "endpoint": address, "image": image, "stack": "test-weights"}
-    return Download(**(given | changes), mounts={"/opt/venv": "/opt/venv"})  # type: ignore[arg-type]
-
-
-def test_model_is_downloaded_once_and_copied_to_the_other_node(server: str) -> None:
-    cache = f"{HOME}/hub"
-    wanted = cluster(hub_server.NAME, download_to=cache, endpoint=server)
-    given = props(wanted, HEAD) | {"download": download(server).__dict__, "token": TOKEN}
-    outs = ModelWeightsProvider().create(given).outs
-    assert outs
-    assert TOKEN not in json.dumps(outs)
-    assert outs["below"] == f"snapshots/{hub_server.COMMIT}"
-    copied, _ = brought(wanted)
-    assert (copied["digest"], copied["below"]) == (outs["digest"], outs["below"])
-    root = wanted.model_root
-    assert root == f"{cache}/models--org--made-up"
-    on(WORKER, "test", "-f", f"{root}/{outs['below']}/{SECOND}")
-    assert {line.split()[1] for line in listed(HEAD, root) if " aurora " in line} == {"aurora"}
-    assert on(HEAD, "docker", "ps", "-aq", "--filter", "label=dgx-spark-cluster.stack=test-weights") == ""
-    for node in (HEAD, WORKER):
-        ModelWeightsProvider().delete("x", {**props(wanted, node), "keep": False})
-        on(node, "test", "!", "-e", root)
-
-
-@pytest.mark.parametrize(
-    ("changes", "token", "cause"),
-    [
-        ({}, None, "the hub does not give model org/made-up at revision main"),
-        ({"name": "org/other"}, TOKEN, "the hub does not give model org/other"),
-        ({"revision": "v9"}, TOKEN, "the hub has no model org/made-up at revision v9"),
-        ({"endpoint": "http://127.0.0.1:1"}, TOKEN, "model org/made-up at revision main could not be downloaded"),
-    ],
-)
-def test_hub_that_gives_nothing_is_a_fault_with_a_next_step(
-    server: str, changes: dict[str, str], token: str | None, cause: str
-) -> None:
-    with pytest.raises(Fault, match=cause) as caught:
-        hub.download(connect(HEAD), f"{HOME}/hub", download(server, **changes), token)
-    assert TOKEN not in str(caught.value)
-    if token is None:
-        assert "pulumi config set --secret hubToken" in caught.value.remedy

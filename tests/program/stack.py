@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import runpy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from pulumi.runtime import mocks, rpc, set_all_config
 
 from engines import vllm_image
-from hosts import operation
+from hosts import hub_access, operation
 from hosts import survey as surveying
 from hosts.faults import Fault
 from hosts.image_contents import Contents
@@ -186,16 +186,23 @@ class Program:
         encrypted: bool = True,
         destroying: bool = False,
         image: Contents | None = None,
+        hub: Sequence[tuple[bool, Fault]] | None = None,
     ) -> Outcome:
         """Run it once, as `pulumi up` or, with `destroying`, as `pulumi destroy` does.
 
-        API key and secret environment are given as secrets, or as plain text where they are not `encrypted`.
+        API key and secret environment are given as secrets, or as plain text where they are not `encrypted`. What the
+        hub says of the model is given by `hub`; without it the hub must not be asked.
         """
 
         def survey_all(_cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
             return dict(surveys() if facts is None else facts), list(faults)
 
+        def asked(*_: object) -> Sequence[tuple[bool, Fault]]:
+            assert hub is not None, "the hub is asked"
+            return hub
+
         self.monkeypatch.setattr(surveying, "survey_all", survey_all)
+        self.monkeypatch.setattr(hub_access, "check", asked)
         self.monkeypatch.setattr(operation, "destroying", lambda: destroying)
         self.monkeypatch.setattr(vllm_image, "ask", lambda *_: image or contents())
         value = settings() if cluster is None else cluster

@@ -109,15 +109,15 @@ def test_commands_reach_the_node_as_everything_does(program: Program) -> None:
     assert outcome["spark-1-stopped"].inputs["create"] == ":", "there is nothing to stop"
     create = outcome["spark-2-stopped"].inputs["create"]
     assert "ProxyCommand=" in create
-    assert "aurora@192.168.200.13 -- 'python3 - spark-2 stop' " in create
+    assert "aurora@192.168.200.13 -- 'python3 - test/spark-2 stop' " in create
     assert create.endswith("< hosts/preparation_script.py")
 
 
 def test_units_stay_stopped_where_the_settings_say_so(program: Program) -> None:
     first, second = settings()["nodes"]
     outcome = program.run(settings(nodes=[first, {**second, "restore_units": False}]), facts=one_stale())
-    assert outcome["spark-1-found"].inputs["delete"]
-    assert not outcome["spark-2-found"].inputs.get("delete")
+    assert " test/spark-1 restore" in outcome["spark-1-found"].inputs["delete"]
+    assert " test/spark-2 forget" in outcome["spark-2-found"].inputs["delete"]
 
 
 @pytest.mark.parametrize(("changes", "hooks"), [({}, 1), ({"drop_page_cache": True}, 2)], ids=["left alone", "dropped"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pulumi.runtime import rpc
 
+from hosts.faults import Fault
 from tests.program.stack import CONTAINER, Program
 from tests.samples import STACK, model, settings, survey, surveys
 
@@ -81,6 +82,7 @@ def test_download_is_for_one_node_and_the_others_copy_from_it(program: Program) 
         settings(model="org/made-up", weights={"revision": "v1", "endpoint": "http://mirror.lan"}),
         facts=absent,
         hub_token=TOKEN,
+        hub=(),
     )
     assert not found.errors
     first, second = found["ModelWeights spark-1"], found["ModelWeights spark-2"]
@@ -101,9 +103,39 @@ def test_download_is_for_one_node_and_the_others_copy_from_it(program: Program) 
             assert TOKEN not in str(one.inputs)
 
 
+def test_what_the_hub_refuses_comes_with_all_else_that_is_wrong(program: Program) -> None:
+    absent = {"spark-1": survey(1, model=ABSENT, missing=["/hf"]), "spark-2": survey(2, model=ABSENT)}
+    refused = Fault("spark-1", "the hub has no model org/made-up at revision v9", "correct `weights.revision`")
+    found = program.run(settings(model="org/made-up"), facts=absent, hub=[(True, refused)])
+    assert found.resources == []
+    (error,) = found.errors
+    assert "mount source /hf does not exist" in error
+    assert "the hub has no model org/made-up at revision v9" in error
+
+
+def test_hub_that_does_not_tell_is_a_warning(program: Program) -> None:
+    absent = {f"spark-{number}": survey(number, model=ABSENT) for number in (1, 2)}
+    unheard = Fault("spark-1", "no answer", "does the node reach it?")
+    found = program.run(settings(model="org/made-up"), facts=absent, hub=[(False, unheard)])
+    assert not found.errors
+    assert str(unheard) in found.warnings
+    assert found.of(":ModelWeights")
+
+
+def test_hub_is_not_asked_for_what_a_node_has(program: Program) -> None:
+    facts = {"spark-1": survey(1, model=hub()), "spark-2": survey(2, model=ABSENT)}
+    assert not program.run(settings(model="org/made-up"), facts=facts).errors
+
+
 def test_token_of_the_hub_must_be_a_secret(program: Program) -> None:
     found = program.run(hub_token=TOKEN, encrypted=False)
     assert "pulumi config set --secret hubToken" in found.errors[0]
+    assert TOKEN not in found.errors[0]
+
+
+def test_token_of_the_hub_is_refused_before_anything_asks_with_it(program: Program) -> None:
+    found = program.run(hub_token=f"{TOKEN}\n")
+    assert "hubToken: is no token" in found.errors[0]
     assert TOKEN not in found.errors[0]
 
 

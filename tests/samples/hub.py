@@ -1,7 +1,8 @@
 """A small server that answers as the Hugging Face hub does, for one model, to whoever shows the token.
 
 Routes and headers as huggingface_hub 2.4 asks for them: model_info, list_repo_tree, hf_hub_download. Large files are
-answered by a redirect with X-Linked-Etag, small ones directly.
+answered by a redirect with X-Linked-Etag, small ones directly. A model may be private, so that nobody else is told of
+it, or gated: then what it consists of is public, and its files are not.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ from typing import Any
 COMMIT = "4" * 40
 NAME = "org/made-up"
 LARGE = 10_000
+INVALID = "Invalid credentials in Authorization header"
+"""To a token that nobody has."""
 
 
 class Hub(ThreadingHTTPServer):
     """Serves the files of one model on this machine's loopback."""
 
-    def __init__(self, files: Mapping[str, bytes], token: str | None = None, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Answer)
+    def __init__(self, files: Mapping[str, bytes], token: str | None = None, *, gated: bool = False) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
         self.files = files
         self.token = token
+        self.gated = gated
         self.asked: list[str] = []
 
 
@@ -43,12 +47,16 @@ class Answer(BaseHTTPRequestHandler):
     def do_GET(self, *, body: bool = True) -> None:
         path, _, _ = self.path.partition("?")
         self.server.asked.append(f"{self.command} {path}")
+        shown = self.headers.get("Authorization")
+        known = self.server.token is None or shown == f"Bearer {self.server.token}"
         if path.startswith("/cdn/"):  # what a signed link leads to wants no token
             self.content(self.server.files[path.removeprefix("/cdn/")], {}, body=body)
-        elif not path.startswith(("/api/models/" + NAME, f"/{NAME}/resolve/")) or (
-            self.server.token and self.headers.get("Authorization") != f"Bearer {self.server.token}"
-        ):
+        elif not path.startswith(("/api/models/" + NAME, f"/{NAME}/resolve/")):
             self.refuse("RepoNotFound", "Repository not found", 401)
+        elif self.server.gated and not known and "/resolve/" in path:
+            self.refuse("GatedRepo", f"Access to model {NAME} is restricted", 403 if shown else 401)
+        elif not (self.server.gated or known):
+            self.refuse(*(("", INVALID) if shown else ("RepoNotFound", "Repository not found")), 401)
         elif found := re.fullmatch(rf"/{NAME}/resolve/([^/]+)/(.+)", path):
             self.resolve(found[1], found[2], body=body)
         elif not re.search(rf"/(main|{COMMIT})(/|$)", path):
@@ -104,7 +112,8 @@ class Answer(BaseHTTPRequestHandler):
         """An error with the hub's own headers."""
         self.send_response(status)
         for header, value in {"X-Error-Code": code, "X-Error-Message": text, "Content-Length": "0"}.items():
-            self.send_header(header, value)
+            if value:
+                self.send_header(header, value)
         self.end_headers()
 
 

@@ -45,9 +45,12 @@ class Node:
             program = home / "bin" / name
             program.write_text(PROGRAM.replace("@HOME@", str(home)).replace("@REFUSED@", refused))
             program.chmod(0o755)
-        self.environment = os.environ | {"PATH": f"{home}/bin:{os.environ['PATH']}"}
+        self.environment = os.environ | {"PATH": f"{home}/bin:{os.environ['PATH']}", "HOME": str(home)}
+        self.kept = home / ".local/state/dgx-spark-cluster/test.json"
 
-    def run(self, verb: str, *records: object, root: bool = True) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, verb: str, *records: object, root: bool = True, whose: str = "test/spark-2"
+    ) -> subprocess.CompletedProcess[str]:
         """Run the script as preparation does."""
         script = (ROOT / SCRIPT).read_text().replace("os.geteuid() == 0", str(root))
         encoded = [
@@ -55,7 +58,7 @@ class Node:
             for record in records
         ]
         return subprocess.run(
-            [sys.executable, "-", "spark-2", verb, *encoded],
+            [sys.executable, "-", whose, verb, *encoded],
             input=script, capture_output=True, text=True, env=self.environment, check=False,
         )  # fmt: skip
 
@@ -151,10 +154,69 @@ def test_record_keeps_what_was_seen_first(node: Node) -> None:
     first = record({"a.service": UNIT}, vllm_node="aaa")
     second = record({"a.service": {"runs": False, "enabled": "disabled"}, "b.service": UNIT}, vllm_node="bbb")
     assert json.loads(node.run("remember", first).stdout) == first
-    assert json.loads(node.run("remember", second, first).stdout) == record(
-        {"a.service": UNIT, "b.service": UNIT}, vllm_node="aaa"
-    )
+    both = record({"a.service": UNIT, "b.service": UNIT}, vllm_node="aaa")
+    assert json.loads(node.run("remember", second, first).stdout) == both
+    assert json.loads(node.kept.read_text()) == {"node": "spark-2", **both}
     assert node.calls == []
+
+
+def test_state_knows_what_the_node_lost(node: Node) -> None:
+    first = record({"a.service": UNIT}, vllm_node="aaa")
+    second = record({"a.service": {"runs": False, "enabled": "disabled"}})
+    assert json.loads(node.run("remember", second, first).stdout) == first
+
+
+def test_clean_node_keeps_no_record(node: Node) -> None:
+    assert node.run("remember", record()).returncode == 0
+    assert not node.kept.parent.exists()
+
+
+def test_renamed_node_puts_nothing_back_until_it_leaves_under_its_new_name(node: Node) -> None:
+    """Pulumi creates what has the new name, then deletes what had the old one."""
+    before = record({"a.service": UNIT}, vllm_node="aaa")
+    assert node.run("remember", before).returncode == 0
+    taken = node.run("remember", record(), whose="test/spark-b")
+    assert json.loads(taken.stdout) == before
+    old = node.run("restore", before)
+    assert (old.returncode, node.calls) == (0, [])
+    assert "the node is spark-b now" in old.stdout
+    assert node.run("restore", taken.stdout, whose="test/spark-b").returncode == 0
+    assert node.calls[-2:] == ["systemctl enable a.service", "systemctl start --no-block a.service"]
+    assert not node.kept.exists()
+
+
+def test_record_of_another_stack_is_none_of_ours(node: Node) -> None:
+    before = record({"a.service": UNIT})
+    node.run("remember", before)
+    assert json.loads(node.run("remember", record(), whose="other/spark-b").stdout) == record()
+    assert node.run("restore", before).returncode == 0
+    assert "systemctl enable a.service" in node.calls
+
+
+def test_units_that_are_not_to_be_put_back_are_forgotten(node: Node) -> None:
+    node.run("remember", record({"a.service": UNIT}))
+    assert node.run("forget", whose="test/spark-b").returncode == 0
+    assert node.kept.exists(), "it is another name's"
+    for _ in range(2):
+        assert node.run("forget").returncode == 0
+        assert not node.kept.exists()
+    assert node.calls == []
+
+
+def test_record_that_cannot_be_read_is_a_fault_and_no_traceback(node: Node) -> None:
+    node.run("remember", record({"a.service": UNIT}))
+    node.kept.write_text('{"node": "spa')
+    done = node.run("restore", record({"a.service": UNIT}))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"spark-2: its record of what was stale, {node.kept}: Unterminated string")
+    assert "next: correct it and run it again" in done.stderr
+    assert node.calls == []
+
+
+def test_node_without_systemctl_says_so(node: Node) -> None:
+    node.environment["PATH"] = "/nowhere"
+    done = node.run("stop", record({"a.service": UNIT}))
+    assert done.stderr.startswith("spark-2: systemctl: No such file or directory")
 
 
 def test_record_is_read_behind_what_a_login_shell_prints(node: Node) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from settings import SettingsError, parse_secrets
+from settings import SettingsError, parse_secrets, parse_token
 from tests.samples import cluster
 from tests.unit.test_settings import KEY, node, refusal
 
@@ -125,3 +125,11 @@ def test_wrong_secrets_are_refused_without_showing_them(value: object, wanted: s
         parse_secrets(value)
     assert wanted in str(caught.value)
     assert "hf_abc" not in str(caught.value)
+
+
+def test_token_that_no_client_could_send_is_refused_without_showing_it() -> None:
+    for token in ("hf_abc\n", "hf_abc def", "", "hf_ä"):
+        with pytest.raises(SettingsError, match="hubToken: is no token") as caught:
+            parse_token(token)
+        assert not token or token.strip() not in str(caught.value)
+    assert parse_token("hf_aBc-1.x/y+z==") == "hf_aBc-1.x/y+z=="

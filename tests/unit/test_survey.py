@@ -34,7 +34,9 @@ def run(tmp_path: Path, *, before: str = "", **question: Any) -> dict[str, Any]:
     """What the script prints on this machine, where Docker's socket is absent."""
     absent = f"DOCKER_SOCKET = {str(tmp_path / 'docker.sock')!r}"
     source = script(QUESTION | question).replace("\nmain(", f"\n{absent}\n{before}\nmain(")
-    done = subprocess.run([sys.executable, "-"], input=source, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *module.PYTHON[1:]], input=source, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -153,37 +155,6 @@ def test_behind_a_published_port_is_its_container(tmp_path: Path, line: str) -> 
     tools = f"{tool(tmp_path, 'ss', line)}\n{tool(tmp_path, 'sudo', '', 1)}"
     found = listening(tmp_path, tools, ("0.0.0.0", 30000), ("::", 30000))  # noqa: S104 - as Docker says it
     assert found["container"] == "c" * 64
-
-
-ENGINE = {
-    "/info": {"ServerVersion": "28.5.2", "Driver": "overlay2", "DockerRootDir": "/var/lib/docker", "Images": 7},
-    "/containers/json": [
-        {
-            "Id": "c" * 64,
-            "Names": ["/vllm_node"],
-            "ImageID": IMAGE_ID,
-            "State": "running",
-            "Labels": {"maintainer": "x", "dgx-spark-cluster.role": "serve"},
-            "Ports": [
-                {"IP": "0.0.0.0", "PrivatePort": 8000, "PublicPort": 30000, "Type": "tcp"},  # noqa: S104 - Docker's
-                {"IP": "::", "PrivatePort": 8000, "PublicPort": 30000, "Type": "tcp"},
-                {"PrivatePort": 8001, "Type": "tcp"},
-                {"IP": "0.0.0.0", "PrivatePort": 9, "PublicPort": 6379, "Type": "udp"},  # noqa: S104 - Docker's
-            ],
-        }
-    ],
-}
-"""Answers of Docker's API, shortened; a port that is exposed only has no public one."""
-
-
-def test_engine_is_asked_for_images_and_published_ports(tmp_path: Path) -> None:
-    before = f"{tool(tmp_path, 'docker', '')}\nEngine.get = lambda _, path: {ENGINE!r}.get(path.partition('?')[0])"
-    found = run(tmp_path, before=before)
-    (container,) = found["docker"]["containers"]
-    assert container["published"] == [["0.0.0.0", 30000], ["::", 30000]]  # noqa: S104 - as above
-    docker = Survey.model_validate(found).docker
-    assert (docker.images, docker.image, docker.driver) == (7, None, "overlay2")
-    assert [(one.name, one.labels) for one in docker.containers] == [("vllm_node", {"role": "serve"})]
 
 
 def test_ss_that_knows_no_cgroups_is_asked_without(tmp_path: Path, listener: int) -> None:
