@@ -36,9 +36,9 @@ ready: venv
 	@$(RUN) pulumi stack select --create $(STACK) >/dev/null
 .PHONY: ready
 
-up: ready ## Converge the cluster, ask it for a completion
+up: ready ## Converge the cluster, ask it for a completion if it serves
 	$(RUN) pulumi up --stack $(STACK) --yes --suppress-permalink --policy-pack policies
-	$(RUN) python -m ask --stack $(STACK)
+	$(RUN) if pulumi stack output --stack $(STACK) endpoint >/dev/null 2>&1; then python -m ask --stack $(STACK); fi
 
 preview: ready ## What is wrong with the live cluster; changes nothing
 	$(RUN) pulumi preview --stack $(STACK) --diff --suppress-permalink

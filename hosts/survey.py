@@ -134,6 +134,7 @@ class Survey(Fact):
     hcas: tuple[Hca, ...]
     listeners: tuple[Listener, ...]
     model: ModelFiles
+    """Of no meaning where the settings have no model."""
     missing: tuple[str, ...]
     """Configured mount sources that do not exist."""
     devices: tuple[str, ...]
@@ -175,7 +176,7 @@ def survey(cluster: Cluster, node: Node) -> Survey:
         "image": cluster.image,
         "model": cluster.model_path,
         "revision": cluster.weights.revision,
-        "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
+        "ports": [*([cluster.port] if cluster.serve else []), cluster.ray.port] if node == cluster.head else [],
         "paths": [mount.source for mount in own.mounts],
         "devices": list(own.devices),
         "units": list(own.stale_units),
