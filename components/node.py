@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulumi
 import pulumi_docker as docker
 
+from components.hooks import beside
 from components.preparation import Preparation
 from components.weights import model_weights
 from engines import vllm_ray
@@ -160,7 +162,7 @@ class Node(pulumi.ComponentResource):
         """Options of what lives in this node's Docker: its provider, and no delete of its own when the host goes."""
         return pulumi.ResourceOptions(provider=self.docker, deleted_with=self.host, depends_on=[self.host])
 
-    def _take_over(self, _args: pulumi.ResourceHookArgs) -> None:
+    async def _take_over(self, _args: pulumi.ResourceHookArgs) -> None:
         """Before a node is new to this state: what a lost state, or another one, left there of this stack goes."""
         containers = self.args.facts.docker.containers
         ours = sorted(one.name for one in containers if one.labels.get("stack") == self.args.stack)
@@ -172,13 +174,13 @@ class Node(pulumi.ComponentResource):
             self,
         )
         if not pulumi.runtime.is_dry_run():
-            remove_all(self.connection, self.args.stack, self.args.cluster.deadlines.stop)
+            await beside(partial(remove_all, self.connection, self.args.stack, self.args.cluster.deadlines.stop))
 
-    def _claim(self, args: pulumi.ResourceHookArgs) -> None:
+    async def _claim(self, args: pulumi.ResourceHookArgs) -> None:
         """Before a container is created: free its name, if the survey saw it taken a moment ago."""
         name = str((args.new_inputs or {})["name"])
         if any(container.name == name for container in self.args.facts.docker.containers):
-            claim(self.connection, name, self.args.stack)
+            await beside(partial(claim, self.connection, name, self.args.stack))
 
     def _volumes(self) -> list[docker.ContainerVolumeArgs]:
         """What the containers see of the node: the model, volumes of ours, directories of the user's."""

@@ -24,6 +24,8 @@ from settings.fields import (
 from settings.host import Overridable
 from settings.weights import Weights
 
+MOST_NODES = 64
+"""Most nodes of one cluster: what is done on all of them at once is bounded by it."""
 RAY_ALONE: dict[str, JsonValue] = {"properties": {"serve": {"const": False}}, "required": ["serve"]}
 """JSON schema of settings that need no model."""
 
@@ -129,7 +131,7 @@ class Cluster(Overridable):
 
     model_config = ConfigDict(json_schema_extra={"if": RAY_ALONE, "else": {"required": ["model"]}})
 
-    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=64)]
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=MOST_NODES)]
     """The hosts; the first is the head, which also serves the API."""
     image: Image
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""

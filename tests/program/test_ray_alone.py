@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pulumi
 import pytest
 
+from components import node
 from tests.program.stack import CONTAINER, Outcome, Program
-from tests.samples import contents, model, settings, survey, surveys
+from tests.samples import STACK, container, contents, inspected, model, settings, survey, surveys
 
 HEAD = "10.1.230.180"
 ABSENT = model(exists=False, weights=False, files={})
@@ -92,3 +97,28 @@ def test_stale_services_are_stopped_for_ray_as_well(program: Program) -> None:
     for number in (1, 2):
         assert found.reaches(found["spark-1-ray-head"], found["spark-1-stopped"])
         assert found.reaches(found[f"spark-{number}-stopped"], found["NodeImage spark-2"])
+
+
+def test_names_are_freed_on_all_nodes_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that waits for its node holds up no other."""
+    claims: list[Callable[[pulumi.ResourceHookArgs], Coroutine[Any, Any, None]]] = []
+
+    class Hook(pulumi.ResourceHook):
+        def __init__(self, name: str, callback: Any, *more: Any) -> None:
+            super().__init__(name, callback, *more)
+            claims.extend([callback] if name.endswith("-claim") else [])
+
+    together = threading.Barrier(8)
+    monkeypatch.setattr(pulumi, "ResourceHook", Hook)
+    monkeypatch.setattr(node, "claim", lambda *_: together.wait(timeout=30))
+    taken = f"dgx-spark-cluster-{STACK}-ray-worker"
+    docker = {"version": "28", "image": inspected(), "containers": [container(taken, "ray-worker")]}
+    found = program.run(ray_alone(8), facts={f"spark-{n}": survey(n, docker=docker) for n in range(1, 9)})
+    assert not found.errors
+    arguments = pulumi.ResourceHookArgs(urn="", id="", name="", type="", new_inputs={"name": taken})
+
+    async def create() -> None:
+        await asyncio.gather(*(claim(arguments) for claim in claims))
+
+    asyncio.get_event_loop().run_until_complete(create())
+    assert len(claims) == together.parties
