@@ -118,6 +118,19 @@ class Connection:
         """The local argument list that runs `argv` on the node."""
         return [*self._ssh(self.hops), "--", shlex.join(argv)] if self.hops else list(argv)
 
+    def open(self, *, timeout: float) -> None:
+        """See that a connection stands which others can share; costs milliseconds where it does.
+
+        ssh shares only what stands: of several that begin at once each makes a connection of its own.
+
+        Raises:
+            Fault: the node cannot be reached, or did not answer within `timeout` seconds.
+        """
+        *login, destination = self._ssh(self.hops)
+        check = [*login, "-O", "check", destination]
+        if not shutil.which("ssh") or subprocess.run(check, capture_output=True, check=False).returncode:
+            self.run("true", timeout=timeout)
+
     def run(
         self, *argv: str, stdin: str | None = None, timeout: float = 60, check: bool = False
     ) -> subprocess.CompletedProcess[str]:
@@ -206,13 +219,17 @@ class Connection:
         parts += ["-p", str(last.port)] if last.port else []
         return shlex.join([*parts, last.destination])
 
+    def cut_off(self, evidence: str = "") -> Fault:
+        """What a node says whose jump host is not reached."""
+        jump = self.hops[-2].node
+        return Fault(self.node, f"not reached through {jump}", f"see to {jump} first: {self.by_hand()}", evidence)
+
     def unreachable(self, stderr: str) -> Fault:
         """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
         last = self.hops[-1]
         if len(self.hops) > 1 and "UNKNOWN port 65535" in stderr and "open failed: connect failed" not in stderr:
             # The way ended before the jump host tried to connect to this node.
-            jump = self.hops[-2].node
-            return Fault(self.node, f"not reached through {jump}", f"see to {jump} first: {self.by_hand()}", stderr)
+            return self.cut_off(stderr)
         for sign, cause, remedy in SIGNS:
             if sign.lower() in stderr.lower():
                 known_as = f"'[{last.host}]:{last.port}'" if last.port not in (None, 22) else last.host

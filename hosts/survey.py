@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -202,13 +202,27 @@ def survey(cluster: Cluster, node: Node) -> Survey:
 
 
 def survey_all(cluster: Cluster) -> tuple[dict[str, Survey], list[Fault]]:
-    """Ask all nodes at once: the facts by node name, and one fault for each node that could not be asked."""
+    """Ask all nodes at once: the facts by node name, and one fault for each node that could not be asked.
+
+    What leads through a jump host waits until a connection to it stands, and shares that. Of many that begin at once
+    each would log in there by itself, and sshd drops some from the eleventh on (MaxStartups).
+    """
+    stands: dict[str, Future[bool]] = {node.jump: Future() for node in cluster.nodes if node.jump}
 
     def ask(node: Node) -> Survey | Fault:
+        connection = Connection.of(cluster, node)
         try:
+            if node.jump and not stands[node.jump].result():
+                raise connection.cut_off()
+            if node.name in stands:
+                connection.open(timeout=cluster.deadlines.survey)
+                stands[node.name].set_result(True)
             return survey(cluster, node)
         except Fault as fault:
             return fault
+        finally:
+            if node.name in stands and not stands[node.name].done():
+                stands[node.name].set_result(False)
 
     with ThreadPoolExecutor(max_workers=len(cluster.nodes)) as pool:
         answers = dict(zip((node.name for node in cluster.nodes), pool.map(ask, cluster.nodes), strict=True))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hosts.faults import Fault
 from hosts.ssh import Connection, Hop
 from tests.samples import cluster
 
@@ -197,3 +200,25 @@ def test_key_is_installed_through_the_jump_host() -> None:
     fault = Connection("spark-2", (JUMP, TARGET), "cfg").unreachable("u@h: Permission denied (publickey).")
     way = "-o ProxyJump=aurora@10.1.230.180:2222 -i /keys/spark aurora@192.168.200.13"
     assert f"ssh-copy-id -F cfg {way}," in fault.remedy
+
+
+@pytest.mark.parametrize(("stands", "wanted"), [(True, ["check"]), (False, ["check", "true"])])
+def test_connection_is_opened_unless_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stands: bool, wanted: list[str]
+) -> None:
+    """A stand-in of ssh: what it is asked, in order."""
+    ssh, asked = tmp_path / "ssh", tmp_path / "asked"
+    master = "exit 0" if stands else "echo 'Control socket connect: No such file or directory' >&2; exit 255"
+    ssh.write_text(f'#!/bin/sh\ncase "$*" in\n*"-O check"*) echo check >> {asked}; {master};;\n')
+    with ssh.open("a") as script:
+        script.write(f"*) echo true >> {asked};;\nesac\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    Connection("spark-1", (JUMP,)).open(timeout=10)
+    assert asked.read_text().split() == wanted
+
+
+def test_machine_without_ssh_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Fault, match="no ssh on this machine"):
+        Connection("spark-1", (JUMP,)).open(timeout=10)
