@@ -84,6 +84,7 @@ schema: venv ## JSON schema for editors and docs/settings.md, from the settings
 
 bench: ready ## Measure against a plain script, on the lab
 	$(RUN) python -m bench && python -m bench images && python -m bench weights && python -m bench facts
+	$(RUN) python -m lab up --nodes 8 && python -m bench scale && python -m lab up
 
 clean: ## Remove the lab and all that was built
 	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down; fi
