@@ -36,9 +36,9 @@ ready: venv
 	@$(RUN) pulumi stack select --create $(STACK) >/dev/null
 .PHONY: ready
 
-up: ready ## Converge the cluster, ask it for a completion
+up: ready ## Converge the cluster, ask it for a completion if it serves
 	$(RUN) pulumi up --stack $(STACK) --yes --suppress-permalink --policy-pack policies
-	$(RUN) python -m ask --stack $(STACK)
+	$(RUN) if pulumi stack output --stack $(STACK) endpoint >/dev/null 2>&1; then python -m ask --stack $(STACK); fi
 
 preview: ready ## What is wrong with the live cluster; changes nothing
 	$(RUN) pulumi preview --stack $(STACK) --diff --suppress-permalink
@@ -84,6 +84,7 @@ schema: venv ## JSON schema for editors and docs/settings.md, from the settings
 
 bench: ready ## Measure against a plain script, on the lab
 	$(RUN) python -m bench && python -m bench images && python -m bench weights && python -m bench facts
+	$(RUN) python -m lab up --nodes 8 && python -m bench scale && python -m lab up
 
 clean: ## Remove the lab and all that was built
 	@if [ -x $(PY) ] && [ -d .build/lab ]; then $(PY) -m lab down --purge; fi

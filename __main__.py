@@ -58,7 +58,7 @@ def main() -> None:
         if found.image:
             sound = {name: facts for name, facts in surveys.items() if name not in {fault.node for fault in faults}}
             faults += vllm_image.check(settings, stack, sound, found.image, pulumi.log.info)
-        if faults or not (found.image and found.weights):
+        if faults or not found.image:
             raise Faults(faults)
         cluster = Cluster(
             ClusterArgs(stack, settings, surveys, found.fabric, found.image, found.weights, key, secrets, token)

@@ -20,7 +20,8 @@ def outputs(stack: str) -> dict[str, Any]:
         sys.exit(f"pulumi stack output failed: {done.stderr.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
     if "endpoint" not in found:
-        sys.exit(f"stack {stack} serves nothing: run pulumi up first")
+        alone = "its settings say `serve: false`" if "ray" in found else "run pulumi up first"
+        sys.exit(f"stack {stack} serves nothing: {alone}")
     return found
 
 

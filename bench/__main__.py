@@ -1,7 +1,7 @@
 """`python -m bench`: no-op up, preview, destroy and up to the first completion, against the floor, in one run.
 
 `python -m bench images` measures the copy of an image, `python -m bench weights` that of a model, `python -m bench
-facts` the survey of the nodes.
+facts` the survey of the nodes, `python -m bench scale` how `up` grows with their number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
@@ -22,14 +22,13 @@ from typing import Annotated
 import typer
 import yaml
 
-from bench import facts, images, weights
+from bench import facts, images, scale, weights
+from bench.engine import ROOT, STACK, pulumi
 from bench.samples import Samples, console
 from hosts.ssh import Connection
 from settings import Cluster, parse
 
-ROOT = Path(__file__).parents[1]
 FLOOR = ROOT / "bench/floor.sh"
-STACK = "lab"
 MIB = 1024.0
 
 PSS = """
@@ -39,22 +38,6 @@ awk '/^Pss:/ {sum += $2} END {print sum}'
 """Memory of a container's processes in KiB, shared pages divided among those who share them."""
 
 app = typer.Typer(add_completion=False)
-
-
-def pulumi(*arguments: str, told: Mapping[str, Callable[[], None]] | None = None) -> None:
-    """Run a pulumi command on the stack; call what is to be done as soon as its output has a text."""
-    command = ["pulumi", *arguments, "--stack", STACK, "--non-interactive", "--color", "never"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    waiting, lines = dict(told or {}), []
-    assert process.stdout  # noqa: S101 - opened as a pipe
-    for line in process.stdout:
-        lines.append(line)
-        for text in [text for text in waiting if text in line]:
-            waiting.pop(text)()
-    if process.wait():
-        raise SystemExit(f"{' '.join(command)} failed:\n{''.join(lines[-30:])}")
-    if waiting:  # else a ratio would be made of another run's reading
-        raise SystemExit(f"{' '.join(command)} never said {' nor '.join(waiting)}")
 
 
 def floor(action: str) -> None:
@@ -121,6 +104,15 @@ def facts_of_nodes(
 ) -> None:
     """Measure the survey of 2 and of 8 nodes, with new and with open connections."""
     _measure(facts.measure, runs, output)
+
+
+@app.command("scale")
+def number_of_nodes(
+    runs: Annotated[int, typer.Option(min=1, help="Runs of each number of nodes.")] = 3,
+    output: Annotated[Path | None, typer.Option("--json", help="Write all readings there.")] = None,
+) -> None:
+    """Measure `up` to the GPU gate of 1, 2, 4 and 8 nodes, of which the lab must have 8: python -m lab up --nodes 8."""
+    _measure(scale.measure, runs, output)
 
 
 @app.command("weights")

@@ -39,12 +39,12 @@ def measure(samples: Samples, cluster: Cluster, runs: int) -> None:
             console.print(f"facts {run + 1} of {runs}")
             for count in (2, 2 * COPIES):
                 several = _several(cluster, config, count)
-                _hang_up(several)
+                hang_up(several)
                 for state in ("cold", "warm"):
                     _survey(samples, several, state)
                 with _apart(several):
                     _survey(samples, several, "apart")
-                _hang_up(several)
+                hang_up(several)
             for state in STATES:
                 ours, theirs = (f"facts of {count} nodes, {state}, s" for count in (2 * COPIES, 2))
                 samples.ratio(f"{2 * COPIES} / 2 nodes, {state}", ours, theirs)
@@ -104,7 +104,7 @@ def _several(cluster: Cluster, config: Path, count: int) -> Cluster:
     return parse({**given, "nodes": nodes, "ssh_config": str(config)})
 
 
-def _hang_up(cluster: Cluster) -> None:
+def hang_up(cluster: Cluster) -> None:
     """End the connections of a run before, workers first: theirs are inside their head's."""
     for node in reversed(cluster.nodes):
         connection = Connection.of(cluster, node)

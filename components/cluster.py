@@ -33,7 +33,8 @@ class ClusterArgs:
     surveys: Mapping[str, Survey]
     fabric: Mapping[str, Fabric]
     image: Plan
-    weights: WeightsPlan
+    weights: WeightsPlan | None
+    """None where there is no model."""
     api_key: pulumi.Output[str] | None
     secrets: pulumi.Output[dict[str, str]] | None = None
     """Environment of all containers that is secret."""
@@ -76,7 +77,8 @@ class Cluster(pulumi.ComponentResource):
                 ),
                 inside,
             )
-            lacking(made[node.name])
+            if args.weights:
+                lacking(made[node.name], args.weights)
         nodes = [made[node.name] for node in settings.nodes]
         head = nodes[0]
         gate = ImageGate(
@@ -90,22 +92,11 @@ class Cluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(inside, pulumi.ResourceOptions(deleted_with=head.host)),
         )
         # On no node before all of them have what is to come instead: a live service ends for nothing less.
-        ready = [gate, *(node.image for node in nodes), *(node.weights for node in nodes)]
+        ready = [gate, *(node.image for node in nodes), *(node.weights for node in nodes if node.weights)]
         for one in nodes:
             one.preparation.stop(ready)
         ray = Ray(settings, nodes, gate, inside)
-        serve = Serve(
-            settings,
-            head,
-            ray,
-            fabric=fabric,
-            api_key=args.api_key,
-            opts=inside,
-        )
         self.outputs: dict[str, Any] = {
-            "endpoint": serve.endpoint,
-            "model": settings.model_name,
-            "curl": curl(serve.endpoint, settings.model_name, with_key=args.api_key is not None),
             "nodes": [
                 {
                     "name": node.name,
@@ -118,19 +109,26 @@ class Cluster(pulumi.ComponentResource):
                 for node in nodes
             ],
             "ray": {"address": ray.address, "version": ray.gate.ray},
-            "vllm": gate.vllm,
-            "first_token_seconds": serve.gate.first_token_seconds,
-            "tokens_per_second": serve.gate.tokens_per_second,
         }
-        self.register_outputs({"endpoint": serve.endpoint})
+        if settings.serve:
+            serve = Serve(settings, head, ray, fabric=fabric, api_key=args.api_key, opts=inside)
+            self.outputs |= {
+                "endpoint": serve.endpoint,
+                "model": settings.model_name,
+                "curl": curl(serve.endpoint, settings.model_name, with_key=args.api_key is not None),
+                "vllm": gate.vllm,
+                "first_token_seconds": serve.gate.first_token_seconds,
+                "tokens_per_second": serve.gate.tokens_per_second,
+            }
+        self.register_outputs({})
 
 
-def lacking(node: Node) -> None:
+def lacking(node: Node, plan: WeightsPlan) -> None:
     """Say which files a node lacks, and where they come from: Pulumi's own preview shows only that there are some."""
-    plan, cluster = node.args.weights, node.args.cluster
     share = plan.shares[node.name]
     if plan.download:
-        pulumi.log.info(f"{node.name}: model {cluster.hub_name} is on no node and is downloaded", node.weights)
+        name = node.args.cluster.hub_name
+        pulumi.log.info(f"{node.name}: model {name} is on no node and is downloaded", node.weights)
     elif not share.nothing:
         pulumi.log.info(f"{node.name}: the model lacks {share}; {amount(share.size)} in all", node.weights)
 

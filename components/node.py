@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pulumi
 import pulumi_docker as docker
 
+from components.hooks import beside
 from components.preparation import Preparation
-from components.weights import weights
+from components.weights import model_weights
 from engines import vllm_ray
 from hosts import ownership
 from hosts.containers import claim, remove_all
@@ -22,6 +24,7 @@ from hosts.survey import Survey, dump
 from hosts.weights_plan import WeightsPlan
 from providers.host import Host
 from providers.image_copy import Source
+from providers.model_weights import ModelWeights
 from providers.node_image import NodeImage
 from settings import Cluster
 from settings import Node as Settings
@@ -58,8 +61,8 @@ class NodeArgs:
     """That node; None for itself."""
     ends: Mapping[str, End]
     """All nodes by name."""
-    weights: WeightsPlan
-    """Where the model's files are, and who lacks which."""
+    weights: WeightsPlan | None
+    """Where the model's files are, and who lacks which; None where there is no model."""
     secrets: pulumi.Output[dict[str, str]] | None
     """More of the containers' environment, secret."""
     hub_token: pulumi.Output[str] | None
@@ -114,7 +117,7 @@ class Node(pulumi.ComponentResource):
         )
         self.claim = pulumi.ResourceHook(f"{self.name}-claim", self._claim)
         self.image = self._image(inside)
-        self.weights = weights(self)
+        self.weights = model_weights(self, args.weights) if args.weights else None
         self.volumes = self._volumes()
         self.register_outputs({"fabric": self.fabric.address, "interface": self.fabric.interface})
 
@@ -144,16 +147,23 @@ class Node(pulumi.ComponentResource):
     @property
     def model(self) -> pulumi.Output[str]:
         """Path of the model in the containers."""
-        below = self.args.weights.below
-        known = pulumi.Output.from_input(below) if below is not None else self.weights.below
+        plan, weights = self._served
+        known = pulumi.Output.from_input(plan.below) if plan.below is not None else weights.below
         return known.apply(lambda path: f"{self.model_root}/{path}".rstrip("/"))
+
+    @property
+    def _served(self) -> tuple[WeightsPlan, ModelWeights]:
+        """The model of serve, which the settings have where they have serve."""
+        assert self.args.weights  # noqa: S101 - see above
+        assert self.weights  # noqa: S101 - made from the plan
+        return self.args.weights, self.weights
 
     @property
     def roles(self) -> pulumi.ResourceOptions:
         """Options of what lives in this node's Docker: its provider, and no delete of its own when the host goes."""
         return pulumi.ResourceOptions(provider=self.docker, deleted_with=self.host, depends_on=[self.host])
 
-    def _take_over(self, _args: pulumi.ResourceHookArgs) -> None:
+    async def _take_over(self, _args: pulumi.ResourceHookArgs) -> None:
         """Before a node is new to this state: what a lost state, or another one, left there of this stack goes."""
         containers = self.args.facts.docker.containers
         ours = sorted(one.name for one in containers if one.labels.get("stack") == self.args.stack)
@@ -165,22 +175,23 @@ class Node(pulumi.ComponentResource):
             self,
         )
         if not pulumi.runtime.is_dry_run():
-            remove_all(self.connection, self.args.stack, self.args.cluster.deadlines.stop)
+            await beside(partial(remove_all, self.connection, self.args.stack, self.args.cluster.deadlines.stop))
 
-    def _claim(self, args: pulumi.ResourceHookArgs) -> None:
+    async def _claim(self, args: pulumi.ResourceHookArgs) -> None:
         """Before a container is created: free its name, if the survey saw it taken a moment ago."""
         name = str((args.new_inputs or {})["name"])
         if any(container.name == name for container in self.args.facts.docker.containers):
-            claim(self.connection, name, self.args.stack)
+            await beside(partial(claim, self.connection, name, self.args.stack))
 
     def _volumes(self) -> list[docker.ContainerVolumeArgs]:
         """What the containers see of the node: the model, volumes of ours, directories of the user's."""
         facts = self.args.facts
         taken = {mount.key for mount in self.own.mounts}
+        model = docker.ContainerVolumeArgs(
+            host_path=self.args.ends[self.name].root, container_path=self.model_root, read_only=True
+        )
         return [
-            docker.ContainerVolumeArgs(
-                host_path=self.args.ends[self.name].root, container_path=self.model_root, read_only=True
-            ),
+            *([model] if self.weights else []),
             *(self._volume(role, path) for role, path in self._own_paths().items() if path not in taken),
             *(
                 docker.ContainerVolumeArgs(
@@ -251,7 +262,8 @@ class Node(pulumi.ComponentResource):
             f"{ownership.PREFIX}.upstream": upstream,
         }
         if role == "serve":  # it has loaded what is in memory: another model is loaded by another container
-            loaded = args.weights.digest or self.weights.digest
+            plan, weights = self._served
+            loaded = plan.digest or weights.digest
             labels[f"{ownership.PREFIX}.weights"] = pulumi.Output.from_input(loaded).apply(lambda digest: digest[:12])
         return docker.Container(
             f"{self.name}-{role}",
@@ -277,7 +289,7 @@ class Node(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions.merge(self.roles, opts),
                 pulumi.ResourceOptions(
-                    depends_on=[self.weights, self.preparation.stopped],
+                    depends_on=[*([self.weights] if self.weights else []), self.preparation.stopped],
                     delete_before_replace=True,
                     hooks=pulumi.ResourceHookBinding(before_create=[self.claim, *before]),
                 ),

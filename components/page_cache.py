@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pulumi
 
+from components.hooks import beside
 from components.node import Node
 from hosts.ssh import Connection
 
@@ -23,9 +25,8 @@ def dropping(nodes: Sequence[Node]) -> list[pulumi.ResourceHook]:
     if not connections:
         return []
 
-    def drop(_args: pulumi.ResourceHookArgs) -> None:
-        with ThreadPoolExecutor(max_workers=len(connections)) as pool:
-            list(pool.map(drop_on, connections))
+    async def drop(_args: pulumi.ResourceHookArgs) -> None:
+        await asyncio.gather(*(beside(partial(drop_on, connection)) for connection in connections))
 
     return [pulumi.ResourceHook("drop-page-cache", drop)]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulumi
 
+from hosts.weights_plan import WeightsPlan
 from providers.hub import Download
 from providers.image_copy import Source
 from providers.model_weights import ModelWeights
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
     from components.node import Node
 
 
-def weights(node: Node) -> ModelWeights:
+def model_weights(node: Node, plan: WeightsPlan) -> ModelWeights:
     """Declare the model on a node; where it must be downloaded, the node that gets the image first does that."""
-    args, cluster, plan, seed = node.args, node.args.cluster, node.args.weights, node.args.seed
+    args, cluster, seed = node.args, node.args.cluster, node.args.seed
     own = cluster.weights
     share = plan.shares[node.name]
     compared: dict[str, dict[str, int]] = {}
@@ -46,7 +47,7 @@ def weights(node: Node) -> ModelWeights:
         "stack": args.stack,
     }
     upstream: list[pulumi.Resource] = [node.host]
-    if plan.download and seed:
+    if plan.download and seed and seed.weights:
         inputs |= {key: getattr(seed.weights, key) for key in ("below", "digest")}
         inputs |= {"lacks": seed.weights.offer, "links": seed.weights.offered_links, "refs": seed.weights.offered_refs}
         upstream.append(seed.weights)

@@ -1,4 +1,7 @@
-"""What vLLM over Ray needs of an image: both of them, and that they know the arguments they will be given."""
+"""What vLLM over Ray needs of an image: both of them, and that they know the arguments they will be given.
+
+A cluster that does not serve needs Ray alone.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,9 @@ OPTION = re.compile(r"--?[A-Za-z]")
 
 
 def arguments(cluster: Cluster) -> dict[str, list[str]]:
-    """Arguments that the settings give, whose names no release of the engine promises."""
+    """Arguments that the settings give, by command that will run; no release of the engine promises their names."""
     ray = [*cluster.ray.arguments, *(argument for node in cluster.nodes for argument in node.ray_arguments)]
-    return {"vllm serve": list(cluster.engine_arguments), "ray start": ray}
+    return ({"vllm serve": list(cluster.engine_arguments)} if cluster.serve else {}) | {"ray start": ray}
 
 
 def mounts(cluster: Cluster, node: Node, facts: Survey) -> list[str]:
@@ -49,12 +52,13 @@ def check(
             continue
         found = surveys[node.name].docker.image
         if found and image.image and found.identity == image.image.identity:
-            connection = Connection.of(cluster, node)
+            connection, given = Connection.of(cluster, node), arguments(cluster)
             try:
-                contents = ask(connection, found.id, mounts(cluster, node, surveys[node.name]), stack, say)
+                mounted = mounts(cluster, node, surveys[node.name])
+                contents = ask(connection, found.id, given, mounts=mounted, stack=stack, say=say)
             except Fault as fault:
                 return [fault]
-            return list(faults(node.name, cluster.image, arguments(cluster), contents))
+            return list(faults(node.name, cluster.image, given, contents))
     return []
 
 
@@ -69,7 +73,7 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
     """
     versions = f"vLLM {contents.vllm or 'absent'}, Ray {contents.ray or 'absent'}, Python {contents.python}"
     asked = f"{versions}; asked once and kept in {CACHE}"
-    if contents.vllm is None:
+    if contents.vllm is None and "vllm serve" in given:
         yield Fault(node, f"image {image} has no vLLM", "correct `image`: an image with vLLM and Ray", asked)
     if contents.ray is None:
         yield Fault(

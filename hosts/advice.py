@@ -191,7 +191,7 @@ def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: st
 
     Not while something runs that gives its memory back before: what is ours, or stale.
     """
-    share = utilization(cluster.engine_arguments)
+    share = utilization(cluster.engine_arguments) if cluster.serve else None
     shared = any("GB10" in gpu.name for gpu in facts.gpus)
     ours = any(one.labels.get("stack") == stack and one.state == "running" for one in facts.docker.containers)
     if share is None or facts.memory is None or not shared or ours or Stale.of(cluster.of(node), facts).runs:

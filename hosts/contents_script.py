@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from typing import Any
@@ -49,17 +50,20 @@ def ray_options() -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"[:400]}
 
 
+COMMANDS = {"vllm serve": serve_options, "ray start": ray_options}
+
+
 def main() -> None:
-    """Print versions and options."""
+    """Print versions, and the options of the commands that are named as arguments."""
     with ThreadPoolExecutor() as pool:
-        serve, ray = pool.submit(serve_options), pool.submit(ray_options)
+        options = {command: pool.submit(COMMANDS[command]) for command in sys.argv[1:]}
     print(
         json.dumps(
             {
                 "python": platform.python_version(),
                 "vllm": version("vllm"),
                 "ray": version("ray"),
-                "options": {"vllm serve": serve.result(), "ray start": ray.result()},
+                "options": {command: asked.result() for command, asked in options.items()},
             }
         )
     )

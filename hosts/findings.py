@@ -27,7 +27,7 @@ class Findings:
     image: Plan | None = None
     """Which image, and where it comes from; None where that could not be decided."""
     weights: WeightsPlan | None = None
-    """Who lacks which files of the model; None while a node does not answer: it may have them."""
+    """Who lacks which files of the model; None without a model, and while a node does not answer: it may have them."""
 
     def add(self, judged: Iterable[tuple[bool, Fault]]) -> None:
         """Take what is certain as a fault, else as a warning."""
@@ -40,8 +40,9 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     found = Findings(preflight.check(cluster, stack, surveys))
     if len(surveys) < len(cluster.nodes):
         return found
-    found.weights = weights_plan.plan(cluster, surveys)
-    found.faults += weights_plan.check(cluster, surveys, found.weights)
+    if cluster.model:
+        found.weights = weights_plan.plan(cluster, surveys)
+        found.faults += weights_plan.check(cluster, surveys, found.weights)
     try:
         found.image = plan(cluster, surveys)
         found.add(image_room(cluster, surveys, found.image))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -41,17 +41,24 @@ class Contents(BaseModel):
     """Version, None where it is not installed."""
     ray: str | None
     options: dict[str, Options]
-    """By command: `vllm serve`, `ray start`."""
+    """By command that was asked about: `vllm serve`, `ray start`."""
 
 
 def ask(
-    connection: Connection, image_id: str, mounts: Sequence[str], stack: str, say: Callable[[str], None]
+    connection: Connection,
+    image_id: str,
+    commands: Collection[str],
+    *,
+    mounts: Sequence[str],
+    stack: str,
+    say: Callable[[str], None],
 ) -> Contents:
     """Ask an image that the node has, in a container of its own that is gone afterwards; once for each image.
 
     Args:
         connection: to the node.
         image_id: Docker's id of the image there.
+        commands: those whose options are wanted.
         mounts: directories that its containers see, as `docker run --volume` takes them: they may hold the engine.
         stack: whose the container is, should it be left over.
         say: takes a line for the user when the answer must be waited for.
@@ -59,7 +66,8 @@ def ask(
     Raises:
         Fault: the node cannot be reached, or no container of the image runs.
     """
-    key = hashlib.sha256(json.dumps([image_id, sorted(mounts), SCRIPT.read_text()]).encode()).hexdigest()
+    question = [image_id, sorted(commands), sorted(mounts), SCRIPT.read_text()]
+    key = hashlib.sha256(json.dumps(question).encode()).hexdigest()
     cached = Path(CACHE).expanduser() / f"{key}.json"
     if cached.exists():
         return Contents.model_validate_json(cached.read_bytes())
@@ -69,7 +77,7 @@ def ask(
         *("docker", "run", "--rm", "--network", "none", "--gpus", "all", "--entrypoint", "python3"),
         *(option for label, value in labels.items() for option in ("--label", f"{label}={value}")),
         *(option for mount in mounts for option in ("--volume", mount)),
-        *(image_id, "-c", SCRIPT.read_text()),
+        *(image_id, "-c", SCRIPT.read_text(), *sorted(commands)),
         timeout=SECONDS,
     )
     try:

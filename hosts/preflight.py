@@ -33,7 +33,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             if node == cluster.head:
                 faults += _ports(cluster, stack, facts, stale, by_hand)
-            faults += check_node(cluster, node, facts)
+            faults += check_node(cluster, node, facts) if cluster.model else ()
     return faults
 
 

@@ -276,7 +276,7 @@ def main(
                 "listeners": listeners(question["ports"], images.get("containers", [])),
                 "units": stale,
                 "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
-                "model": look(at_home(question["model"]), question["revision"]),
+                "model": look(at_home(question["model"]), question["revision"]) if question["model"] else {},
                 "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
                 "devices": [path for path in question["devices"] if exists(path)],
                 "home": home,

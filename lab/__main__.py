@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lab import faults, lifecycle, processes
+from lab.layout import MOST_NODES, NODES
 from lab.processes import LabError, StoppingError
 
 INTERRUPTED = 130
@@ -46,12 +47,17 @@ def _guarded(work: Callable[[], None]) -> None:
 
 
 @app.command()
-def up() -> None:
+def up(
+    *,
+    nodes: Annotated[
+        int, typer.Option(min=len(NODES), max=MOST_NODES, help="How many there shall be; those beyond are removed.")
+    ] = len(NODES),
+) -> None:
     """Bring the lab up; what is right already is left alone."""
 
     def work() -> None:
         began = time.monotonic()
-        lifecycle.up(console)
+        lifecycle.up(console, nodes)
         console.print(f"[green]the lab is up[/] after {time.monotonic() - began:.1f} s", highlight=False)
 
     _guarded(work)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lab import layout, processes
-from lab.layout import MANAGEMENT, NODES, SSH_CONFIG, STATE, USER, Node
+from lab.layout import MANAGEMENT, SPARKS, SSH_CONFIG, STATE, USER, Node
 
 OPERATOR_KEY = STATE / "keys" / "operator"
 KNOWN_HOSTS = STATE / "known_hosts"
@@ -13,9 +13,12 @@ KNOWN_HOSTS = STATE / "known_hosts"
 
 def ssh_config(*, device: str = MANAGEMENT.bridge, key: Path = OPERATOR_KEY, known_hosts: Path = KNOWN_HOSTS) -> str:
     """Text of the ssh configuration; `device` is the bridge without which nothing is dialled."""
-    head, worker = NODES
+    head, *workers = SPARKS
     inside = [pattern for network in layout.NETWORKS for pattern in [network.subnet.replace("0/24", "*")]]
-    names = [*inside, *(node.name for node in NODES)]
+    names = [*inside, *(node.name for node in SPARKS)]
+    behind = "".join(
+        f"Host {node.name}\n    HostName {node.fabric}\n    ProxyJump {USER}@{head.management}\n" for node in workers
+    )
 
     def refuse(why: str) -> str:
         return f"""ProxyCommand sh -c 'echo "{why}" >&2; exit 1'"""
@@ -29,10 +32,7 @@ Match host "{",".join("!" + name for name in names)},*"
 
 Host {head.name}
     HostName {head.management}
-Host {worker.name}
-    HostName {worker.fabric}
-    ProxyJump {USER}@{head.management}
-
+{behind}
 Host *
     User {USER}
     IdentityFile "{key}"
@@ -53,14 +53,14 @@ def host_key(node: Node) -> Path:
 
 def _known_hosts() -> str:
     lines = []
-    for node in NODES:
+    for node in SPARKS:
         kind, key = host_key(node).with_suffix(".pub").read_text().split()[:2]
         lines.append(f"{','.join((node.name, *node.addresses))} {kind} {key}\n")
     return "".join(lines)
 
 
 def _keys() -> list[Path]:
-    return [OPERATOR_KEY, *(host_key(node) for node in NODES)]
+    return [OPERATOR_KEY, *(host_key(node) for node in SPARKS)]
 
 
 def ready() -> bool:
@@ -70,7 +70,7 @@ def ready() -> bool:
     return (
         layout.read_stamp(KNOWN_HOSTS) == _known_hosts().strip()
         and layout.read_stamp(SSH_CONFIG) == ssh_config().strip()
-        and all((node.state / "ssh" / "authorized_keys").exists() for node in NODES)
+        and all((node.state / "ssh" / "authorized_keys").exists() for node in SPARKS)
     )
 
 
@@ -82,7 +82,7 @@ def make(_note: Callable[[str], None]) -> None:
             key.unlink(missing_ok=True)
             key.with_suffix(".pub").unlink(missing_ok=True)
             processes.capture(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", key.name, "-f", str(key)])
-    for node in NODES:
+    for node in SPARKS:
         shutil.copyfile(OPERATOR_KEY.with_suffix(".pub"), node.state / "ssh" / "authorized_keys")
     for path, text in ((KNOWN_HOSTS, _known_hosts()), (SSH_CONFIG, ssh_config())):
         fresh = path.with_name(path.name + ".new")

@@ -68,7 +68,7 @@ def _fresh(which: Sequence[Node]) -> None:
     for node in which:
         access.host_key(node).unlink()
     access.make(_silent)
-    nodes.make(_silent)
+    nodes.make(_silent, len(nodes.present()))
     access.KNOWN_HOSTS.write_text(known)
 
 

@@ -62,10 +62,14 @@ MANAGEMENT = Network("spark-mgmt", "spark-mgmt", "10.1.230.0/24", host_address=T
 # Without a host address: the fabric is a cable between the two Sparks, this machine is not on it.
 FABRIC = Network("spark-fabric", "spark-fabric", "192.168.200.0/24", host_address=False)
 NETWORKS = (MANAGEMENT, FABRIC)
-NODES = (
+MOST_NODES = 8
+SPARKS = (
     Node("spark-1", fabric="192.168.200.12", management="10.1.230.180"),
-    Node("spark-2", fabric="192.168.200.13"),
+    *(Node(f"spark-{number}", fabric=f"192.168.200.{11 + number}") for number in range(2, MOST_NODES + 1)),
 )
+"""All that there may be, the head first. Keys and ssh configuration know them all, whether they run or not."""
+NODES = SPARKS[:2]
+"""Those of a plain `up`; more are for the measurement by number of nodes."""
 
 
 def digest(*parts: object) -> str:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -17,8 +18,8 @@ from lab.rootfs import NODE_ROOT, SERVING_ROOT, clear
 from lab.steps import HEARTBEAT, Step, run_steps
 
 
-def steps() -> list[Step]:
-    """Everything `up` brings about, with what each needs."""
+def steps(count: int) -> list[Step]:
+    """Everything `up` brings about for so many nodes, with what each step needs."""
     packages, outer, node_root, serving_root = "packages", "Docker daemon", "node packages", "image packages"
     keys, networks, environment, node_image = "ssh keys and config", "networks", "engine environment", "node image"
     serving_image, tiny_model = "serving image", "tiny model"
@@ -34,7 +35,12 @@ def steps() -> list[Step]:
         Step(node_image, image.node_ready, image.make_node, (outer, node_root)),
         Step(serving_image, image.serving_ready, image.make_serving, (outer, serving_root)),
         Step(tiny_model, model.ready, model.make, (environment, serving_image)),
-        Step("nodes", nodes.ready, nodes.make, (keys, networks, node_image, environment, tiny_model)),
+        Step(
+            "nodes",
+            partial(nodes.ready, count),
+            partial(nodes.make, count=count),
+            (keys, networks, node_image, environment, tiny_model),
+        ),
     ]
 
 
@@ -57,13 +63,13 @@ def alone(note: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def up(console: Console) -> None:
-    """Bring the lab up."""
+def up(console: Console, count: int) -> None:
+    """Bring the lab up with so many nodes."""
     with alone(console.print):
         STATE.mkdir(parents=True, exist_ok=True)
         if TEMPORARY.exists():
             clear(TEMPORARY)  # of a run that was killed
-        run_steps(steps(), console)
+        run_steps(steps(count), console)
 
 
 def down(console: Console, *, purge: bool) -> None:
@@ -110,7 +116,7 @@ def report() -> dict[str, Any]:
         "engine": {"ready": engine.ready(), "path": str(ENGINE)},
         "model": {"ready": model.ready(), "path": str(MODELS / model.NAME)},
     }
-    for node in NODES:
+    for node in dict.fromkeys((*NODES, *(nodes.present() if answers else ()))):
         try:
             facts = nodes.describe(node) if answers else {"running": False}
         except LabError as error:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from lab import access, docker, engine, image, layout, network, processes
-from lab.layout import DEFINITION_LABEL, ENGINE, FABRIC, MANAGEMENT, MODELS, NODES, OWNER, OWNER_LABEL, Node
+from lab.layout import DEFINITION_LABEL, ENGINE, FABRIC, MANAGEMENT, MODELS, OWNER, OWNER_LABEL, SPARKS, Node
 from lab.processes import CommandFailedError, LabError
 
 BOOT_SECONDS = 90.0
@@ -80,12 +80,20 @@ def answers(node: Node) -> tuple[bool, bool, str]:
     return True, True, said.strip()
 
 
-def ready() -> bool:
-    """Whether both nodes are as defined, run, and answer as the operator asks."""
-    if not all(as_defined(node) and running(node) for node in NODES):
+def present() -> list[Node]:
+    """Nodes of this checkout that are there, whatever their state."""
+    own = f"label={OWNER_LABEL}={OWNER}"
+    names = docker.docker("container", "ls", "--all", "--filter", own, "--format", "{{.Names}}").split()
+    return [node for node in SPARKS if node.name in names]
+
+
+def ready(count: int) -> bool:
+    """Whether the first so many nodes are as defined, run, and answer as the operator asks, and no others are there."""
+    wanted = SPARKS[:count]
+    if set(present()) - set(wanted) or not all(as_defined(node) and running(node) for node in wanted):
         return False
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        return all(docker_ok for _, docker_ok, _ in pool.map(answers, NODES))
+        return all(docker_ok for _, docker_ok, _ in pool.map(answers, wanted))
 
 
 def _remove(node: Node, note: Callable[[str], None]) -> None:
@@ -120,9 +128,19 @@ def _boot_log(node: Node) -> str:
         return error.evidence
 
 
-def make(note: Callable[[str], None]) -> None:
-    """Create the nodes that are missing or other than defined, start them, and wait until they answer."""
-    for node in NODES:
+def make(note: Callable[[str], None], count: int) -> None:
+    """Create the nodes that are missing or other than defined, start them, and wait until they answer.
+
+    Args:
+        note: takes a line for the user.
+        count: how many there shall be; those beyond are removed.
+    """
+    wanted = SPARKS[:count]
+    for node in present():
+        if node not in wanted:
+            note(f"removing {node.name}")
+            _remove(node, note)
+    for node in wanted:
         if not as_defined(node):
             note(f"creating {node.name}")
             _remove(node, note)
@@ -130,7 +148,7 @@ def make(note: Callable[[str], None]) -> None:
         if not running(node):
             docker.docker("start", node.name)
     deadline = time.monotonic() + BOOT_SECONDS
-    for node in NODES:
+    for node in wanted:
         while True:
             ssh_ok, docker_ok, said = answers(node)
             if docker_ok:

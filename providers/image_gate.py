@@ -28,12 +28,15 @@ class ImageGateProvider(GateProvider):
     def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
         """Versions found in the image; Faults where it lacks something."""
         connection = Connection.load(props["connection"])
-        contents = ask(connection, props["image_id"], props["mounts"], props["stack"], progress.lasting)
-        if found := list(vllm_image.faults(connection.node, props["image"], props["arguments"], contents)):
+        given = props["arguments"]
+        contents = ask(
+            connection, props["image_id"], given, mounts=props["mounts"], stack=props["stack"], say=progress.lasting
+        )
+        if found := list(vllm_image.faults(connection.node, props["image"], given, contents)):
             raise Faults(found)
-        for command, options in contents.options.items():
-            if options.error:
-                progress.lasting(f"{connection.node}: options of `{command}` go unchecked: {options.error}")
+        for command in given:
+            if error := contents.options[command].error:
+                progress.lasting(f"{connection.node}: options of `{command}` go unchecked: {error}")
         return {**props, "vllm": contents.vllm}
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
@@ -44,8 +47,8 @@ class ImageGateProvider(GateProvider):
 class ImageGate(Resource, module="spark", name="ImageGate"):
     """The image, verified to hold what the engine needs."""
 
-    vllm: pulumi.Output[str]
-    """vLLM's version."""
+    vllm: pulumi.Output[str | None]
+    """vLLM's version; None of an image for Ray alone that has none."""
 
     def __init__(
         self,

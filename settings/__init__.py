@@ -6,13 +6,14 @@ is the Pulumi secret ``dgx-spark-cluster:apiKey``, the hub's token ``hubToken``,
 """
 
 from settings.checks import NEEDED_UNITS, RESERVED_ENVIRONMENT
-from settings.cluster import Cluster, Deadlines, Node, Ray
+from settings.cluster import MOST_NODES, Cluster, Deadlines, Node, Ray
 from settings.fields import SettingsError
 from settings.host import Mount, Overridable, Ulimit
 from settings.reading import check_keys, parse, parse_secrets, parse_token
 from settings.weights import Weights
 
 __all__ = [
+    "MOST_NODES",
     "NEEDED_UNITS",
     "RESERVED_ENVIRONMENT",
     "Cluster",

@@ -111,9 +111,7 @@ def cluster_faults(cluster: Cluster) -> Faults:
     yield from _jumps(cluster)
     yield from _shared_memory(cluster)
     yield from _stale(cluster)
-    if cluster.port == cluster.ray.port:
-        yield ("port",), f"port and ray.port are both {cluster.port}: give them different ports"
-    if cluster.model_name in ("", "..", "~"):
+    if cluster.model and cluster.model_name in ("", "..", "~"):
         yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
     for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
         for index, mount in enumerate(host.mounts):
@@ -125,6 +123,16 @@ def cluster_faults(cluster: Cluster) -> Faults:
         yield ("image",), f"what image_build builds cannot be pinned beforehand: give it a tag, got {cluster.image!r}"
     yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
     yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
+    if cluster.serve:
+        yield from _serving(cluster)
+
+
+def _serving(cluster: Cluster) -> Faults:
+    """What is only serve's."""
+    if cluster.model is None:
+        yield ("model",), "is required to serve; for a cluster of Ray alone set `serve: false`"
+    if cluster.port == cluster.ray.port:
+        yield ("port",), f"port and ray.port are both {cluster.port}: give them different ports"
     yield from _sizes(cluster)
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 
 from settings.checks import cluster_faults, node_faults
 from settings.fields import (
@@ -23,6 +23,11 @@ from settings.fields import (
 )
 from settings.host import Overridable
 from settings.weights import Weights
+
+MOST_NODES = 64
+"""Most nodes of one cluster: what is done on all of them at once is bounded by it."""
+RAY_ALONE: dict[str, JsonValue] = {"properties": {"serve": {"const": False}}, "required": ["serve"]}
+"""JSON schema of settings that need no model."""
 
 HUB_ENTRY = re.compile(r"(?P<root>.*/models--.+?--(?P<name>[^/]+))(?:/snapshots/[^/]+)?/?$")
 """An entry of the hub's cache, or a snapshot in it."""
@@ -125,7 +130,9 @@ class Node(Overridable):
 class Cluster(Overridable):
     """The cluster: its nodes, what they serve and how."""
 
-    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=64)]
+    model_config = ConfigDict(json_schema_extra={"if": RAY_ALONE, "else": {"required": ["model"]}})
+
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=MOST_NODES)]
     """The hosts; the first is the head, which also serves the API."""
     image: Image
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
@@ -136,10 +143,13 @@ class Cluster(Overridable):
     """Destroy leaves the image on the nodes: 20 GB are soon wanted again. `false` removes it, wherever it came from."""
     image_build: ImageBuild | None = None
     """Build the image instead of pulling or loading it; `image` is the tag it gets. Pulled or loaded when unset."""
-    model: ModelPlace
+    serve: bool = True
+    """Serve the model. `false` leaves a cluster of Ray alone, for batch jobs: no API, an image without vLLM will do,
+    and the model is on the nodes only where one is given. Settings of serve stand without effect meanwhile."""
+    model: ModelPlace | None = None
     """Model directory, the same path on every node or `~/…` in each node's `home`; or an entry of the hub's cache
     (`…/models--ORG--NAME`, also with `/snapshots/COMMIT`); or `ORG/NAME`, which is downloaded once where no node has
-    it. One node that has it is enough: the others copy it over the fabric."""
+    it. One node that has it is enough: the others copy it over the fabric. Required unless `serve: false`."""
     weights: Weights = Weights()
     """How the model gets onto the nodes."""
     served_model_name: Line | None = None
@@ -186,27 +196,28 @@ class Cluster(Overridable):
 
     @property
     def model_name(self) -> str:
-        """Model name in force at the API."""
-        entry = HUB_ENTRY.match(self.model)
-        return self.served_model_name or (entry["name"] if entry else PurePosixPath(self.model).name)
+        """Model name in force at the API; empty where there is neither a name nor a model."""
+        model = self.model or ""
+        entry = HUB_ENTRY.match(model)
+        return self.served_model_name or (entry["name"] if entry else PurePosixPath(model).name)
 
     @property
     def hub_name(self) -> str | None:
         """Name of the model at the hub, None where `model` is a path."""
-        return None if self.model.startswith(("/", "~")) else self.model
+        return self.model if self.model and not self.model.startswith(("/", "~")) else None
 
     @property
     def model_path(self) -> str:
-        """Where the model is on each node, as the settings write it; a hub name's entry in the cache."""
+        """Where the model is on each node, as the settings write it; a hub name's entry in the cache; '' for none."""
         if self.hub_name is None:
-            return self.model
+            return self.model or ""
         return f"{self.weights.download_to.rstrip('/')}/models--{self.hub_name.replace('/', '--')}"
 
     @property
     def model_root(self) -> str:
         """Directory that the containers see: the model's own, or the entry of a hub cache with all its blobs."""
         entry = HUB_ENTRY.match(self.model_path)
-        return entry["root"] if entry else str(PurePosixPath(self.model_path))
+        return entry["root"] if entry else self.model_path and str(PurePosixPath(self.model_path))
 
     def node(self, name: str) -> Node:
         """The node of that name; KeyError if there is none."""

@@ -51,9 +51,9 @@ def test_nodes_are_dialled_while_the_bridge_is_there(tmp_path: Path) -> None:
         assert (shown["hostname"], shown["user"]) == ("10.1.230.180", "aurora")
         assert "proxycommand" not in shown
         assert "proxyjump" not in shown
-    for through_head in (("spark-2",), JUMP):
+    for through_head, address in ((("spark-2",), "13"), (JUMP, "13"), (("spark-8",), "19")):
         shown = settings(config, *through_head)
-        assert shown["hostname"] == "192.168.200.13"
+        assert shown["hostname"] == f"192.168.200.{address}"
         assert shown["proxyjump"].replace("[", "").replace("]", "") == "aurora@10.1.230.180"
         assert shown["stricthostkeychecking"] in {"true", "yes"}
         assert shown["userknownhostsfile"] == str(tmp_path / "known_hosts")

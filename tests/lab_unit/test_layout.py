@@ -4,7 +4,7 @@ import ipaddress
 from pathlib import Path
 
 from lab import engine, image, layout, model, network
-from lab.layout import FABRIC, MANAGEMENT, NODES
+from lab.layout import FABRIC, MANAGEMENT, NODES, SPARKS
 
 
 def test_digest_tells_content_name_and_order(tmp_path: Path) -> None:
@@ -36,11 +36,13 @@ def test_definitions_are_stable_and_distinct() -> None:
 
 
 def test_addresses_lie_in_their_networks() -> None:
-    for node in NODES:
+    for node in SPARKS:
         assert ipaddress.ip_address(node.fabric) in ipaddress.ip_network(FABRIC.subnet)
         if node.management:
             assert ipaddress.ip_address(node.management) in ipaddress.ip_network(MANAGEMENT.subnet)
-    assert [bool(node.management) for node in NODES] == [True, False]
+    assert [bool(node.management) for node in SPARKS] == [True, *[False] * 7]
+    assert len({address for node in SPARKS for address in node.addresses}) == len(SPARKS) + 1
+    assert [node.name for node in NODES] == ["spark-1", "spark-2"]
 
 
 def test_no_network_leaves_the_machine() -> None:

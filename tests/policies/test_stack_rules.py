@@ -36,6 +36,11 @@ def test_a_stack_without_roles_keeps_every_rule(policy: str) -> None:
     assert check(policy) == []
 
 
+@pytest.mark.parametrize("policy", ["fabric-addresses", "serve-behind-gates"])
+def test_a_cluster_of_ray_alone_keeps_every_rule(policy: str) -> None:
+    assert check(policy, *(cluster()[name] for name in ("gate", "head", "worker"))) == []
+
+
 @pytest.mark.parametrize(
     "member",
     [

@@ -204,7 +204,7 @@ class Program:
         self.monkeypatch.setattr(surveying, "survey_all", survey_all)
         self.monkeypatch.setattr(hub_access, "check", asked)
         self.monkeypatch.setattr(operation, "destroying", lambda: destroying)
-        self.monkeypatch.setattr(vllm_image, "ask", lambda *_: image or contents())
+        self.monkeypatch.setattr(vllm_image, "ask", lambda *_, **__: image or contents())
         value = settings() if cluster is None else cluster
         log, monitor, outcome = Log(), Monitor(Answers()), Outcome()
         logger = logging.Logger("engine")  # noqa: LOG001 - one of this run's own, known to no other

@@ -21,6 +21,7 @@ from tests.samples import IMAGE_ID, cluster, contents, inspected, survey
 from tests.unit.fake_docker import FakeDocker
 
 LOCAL = Connection("spark-1", ())
+COMMANDS = ("vllm serve", "ray start")
 PROPS: dict[str, Any] = {
     "connection": LOCAL.dump(),
     "stack": "lab",
@@ -59,28 +60,43 @@ def gate(**changes: Any) -> dict[str, Any]:
 def test_an_image_is_asked_once_in_a_container_that_is_ours_and_goes(image: list[tuple[str, ...]]) -> None:
     said: list[str] = []
     for _ in range(2):
-        assert image_contents.ask(LOCAL, IMAGE_ID, ["/a:/b:ro"], "lab", said.append) == contents()
+        assert (
+            image_contents.ask(LOCAL, IMAGE_ID, COMMANDS, mounts=["/a:/b:ro"], stack="lab", say=said.append)
+            == contents()
+        )
     assert len(image) == len(said) == 1
     assert "spark-1: asking the image which options its engine knows" in said[0]
     words = list(image[0])
     assert words[:3] == ["docker", "run", "--rm"]
-    assert words[-3:] == [IMAGE_ID, "-c", SCRIPT.read_text()]
+    assert words[-5:] == [IMAGE_ID, "-c", SCRIPT.read_text(), "ray start", "vllm serve"]
     assert words[words.index("--entrypoint") + 1] == "python3"
     assert words[words.index("--volume") + 1] == "/a:/b:ro"
     assert "dgx-spark-cluster.stack=lab" in words
 
 
+def test_ray_alone_asks_no_vllm_of_the_image(image: list[tuple[str, ...]]) -> None:
+    given = vllm_image.arguments(cluster(serve=False))
+    assert set(given) == {"ray start"}
+    without = contents(vllm=None)
+    assert not list(vllm_image.faults("spark-1", "ray:1", given, without))
+    (fault,) = vllm_image.faults("spark-1", "ray:1", vllm_image.arguments(cluster()), without)
+    assert "has no vLLM" in fault.cause
+    for commands in (given, COMMANDS):
+        image_contents.ask(LOCAL, IMAGE_ID, commands, mounts=[], stack="lab", say=print)
+    assert [words[-1] for words in image] == ["ray start", "vllm serve"], "another question, asked anew"
+
+
 @pytest.mark.parametrize(("image_id", "mounts"), [("sha256:" + "2e" * 32, ["/a:/b:ro"]), (IMAGE_ID, [])])
 def test_another_image_or_mount_is_asked_anew(image: list[tuple[str, ...]], image_id: str, mounts: list[str]) -> None:
-    image_contents.ask(LOCAL, IMAGE_ID, ["/a:/b:ro"], "lab", print)
-    image_contents.ask(LOCAL, image_id, mounts, "lab", print)
+    image_contents.ask(LOCAL, IMAGE_ID, COMMANDS, mounts=["/a:/b:ro"], stack="lab", say=print)
+    image_contents.ask(LOCAL, image_id, COMMANDS, mounts=mounts, stack="lab", say=print)
     assert len(image) == 2
 
 
 def test_image_without_python_is_a_fault_and_is_asked_again(docker: FakeDocker, cache: Path) -> None:
     docker.program.write_text("#!/bin/sh\necho 'exec: \"python3\": executable file not found in $PATH' >&2; exit 127\n")
     with pytest.raises(Fault, match="no container of image sha256:1f1f1f1f1f1f answers") as caught:
-        image_contents.ask(LOCAL, IMAGE_ID, [], "lab", print)
+        image_contents.ask(LOCAL, IMAGE_ID, COMMANDS, mounts=[], stack="lab", say=print)
     assert "executable file not found" in caught.value.evidence
     assert not list(cache.glob("*"))
 
@@ -89,7 +105,7 @@ def test_options_that_could_not_be_read_are_asked_again(monkeypatch: pytest.Monk
     unread = contents(options={**contents().options, "vllm serve": Options(error="Killed")})
     done = subprocess.CompletedProcess((), 0, unread.model_dump_json(), "")
     monkeypatch.setattr(Connection, "run", lambda *_, **__: done)
-    assert image_contents.ask(LOCAL, IMAGE_ID, [], "lab", print) == unread
+    assert image_contents.ask(LOCAL, IMAGE_ID, COMMANDS, mounts=[], stack="lab", say=print) == unread
     assert not list(cache.glob("*"))
 
 
@@ -104,7 +120,7 @@ def test_script_finds_versions_and_options_of_real_command_lines(tmp_path: Path)
     )
     vllm.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.read_text()],
+        [sys.executable, "-c", SCRIPT.read_text(), *COMMANDS],
         capture_output=True, text=True, check=True, env={"PATH": str(tmp_path)},
     )  # fmt: skip
     found = json.loads(done.stdout)

@@ -30,6 +30,8 @@ from providers.serve_gate import ServeGateProvider
 ROOT = Path(__file__).parents[2]
 FAILING = '''
 """Providers that fail in known ways."""
+import os
+
 from hosts.faults import Fault, Faults
 from providers.base import Provider
 
@@ -53,7 +55,7 @@ class Waiting(Provider):
     def create(self, props):
         from providers.plugin import CANCELLED
 
-        print("waiting", flush=True)
+        os.write(1, b"waiting\\n")  # in one piece, whoever else writes
         CANCELLED.wait()
         raise Fault("spark-1", "interrupted", "run it again")
 '''
@@ -90,10 +92,12 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[str], Any]]:
         text=True,
     ) as process:
         assert process.stdout
-        port = int(process.stdout.readline())
-        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield process, provider_pb2_grpc.ResourceProviderStub(channel)
-        process.kill()
+        try:
+            port = int(process.stdout.readline())
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                yield process, provider_pb2_grpc.ResourceProviderStub(channel)
+        finally:
+            process.kill()
 
 
 @pytest.fixture
@@ -140,6 +144,18 @@ def test_cancel_ends_what_waits(tmp_path: Path) -> None:
         assert process.stdout.readline() == "waiting\n"
         client.Cancel(empty_pb2.Empty(), timeout=30)
         assert answer.exception().details() == "spark-1: interrupted\n  next: run it again"
+
+
+@pytest.mark.usefixtures("failing")
+def test_many_nodes_wait_at_once_and_cancel_gets_through(tmp_path: Path) -> None:
+    """The SDK's pool has four threads: a fifth call would wait for one of them, and so would Cancel."""
+    waiting = properties(__import__("failing").Waiting())
+    with started(tmp_path) as (process, client):
+        answers = [client.Create.future(provider_pb2.CreateRequest(properties=waiting), timeout=60) for _ in range(16)]
+        assert process.stdout
+        assert [process.stdout.readline() for _ in answers] == ["waiting\n"] * len(answers)
+        client.Cancel(empty_pb2.Empty(), timeout=30)
+        assert {answer.exception().details() for answer in answers} == {"spark-1: interrupted\n  next: run it again"}
 
 
 def test_fault_of_a_real_provider_reaches_the_engine(plugin: Any) -> None:

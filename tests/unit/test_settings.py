@@ -31,6 +31,7 @@ FULL: dict[str, Any] = {
     "image": "registry.lan:5000/vllm/gb10:1.2",
     "image_archive": "image.tar",
     "keep_image": False,
+    "serve": True,
     "model": "/srv/models/qwen",
     "weights": {
         "revision": "v1",
@@ -208,10 +209,30 @@ def test_refusal_names_path_and_cause(changes: dict[str, Any], wanted: str) -> N
     assert all(line.startswith(KEY) for line in text.splitlines())
 
 
-@pytest.mark.parametrize("key", ["nodes", "image", "model"])
+@pytest.mark.parametrize("key", ["nodes", "image"])
 def test_required_setting_is_named(key: str) -> None:
     with pytest.raises(SettingsError, match=rf"^{KEY}\.{key}: is required$"):
         parse({name: value for name, value in MINIMAL.items() if name != key})
+
+
+def test_model_is_required_to_serve() -> None:
+    without = {name: value for name, value in MINIMAL.items() if name != "model"}
+    with pytest.raises(SettingsError, match=rf"^{KEY}\.model: is required to serve; .* set `serve: false`$"):
+        parse(without)
+    found = parse({**without, "serve": False})
+    assert (found.model, found.model_name, found.hub_name, found.model_path, found.model_root) == (
+        None,
+        "",
+        None,
+        "",
+        "",
+    )
+
+
+@pytest.mark.parametrize("changes", [{"port": 6379}, {"tensor_parallel_size": 3}])
+def test_what_only_serve_would_miss_is_no_fault_of_ray_alone(changes: dict[str, Any]) -> None:
+    assert refusal(**changes)
+    assert parse({**MINIMAL, **changes, "serve": False})
 
 
 def test_all_faults_are_named_at_once() -> None:

@@ -17,6 +17,7 @@ from tests.samples import MINIMAL
 from tests.unit.test_settings import FULL, KEY, ROOT
 
 STACKS = sorted(ROOT.glob("Pulumi.*.yaml"))
+RAY_ALONE = {**{name: value for name, value in MINIMAL.items() if name != "model"}, "serve": False}
 CHECK = jsonschema.Draft202012Validator(stack_schema())
 
 
@@ -40,7 +41,7 @@ def test_shipped_stacks_are_valid_and_name_the_schema(file: Path) -> None:
     CHECK.validate(yaml.safe_load(text))
 
 
-@pytest.mark.parametrize("cluster", [MINIMAL, FULL], ids=["minimal", "full"])
+@pytest.mark.parametrize("cluster", [MINIMAL, FULL, RAY_ALONE], ids=["minimal", "full", "ray alone"])
 def test_what_the_program_takes_is_valid(cluster: dict[str, Any]) -> None:
     assert parse(cluster)
     CHECK.validate(stack(cluster))
@@ -65,6 +66,7 @@ def test_secrets_and_what_pulumi_writes_are_valid() -> None:
         {"environment": {"A": 1}},
         {"model": "models"},
         {"ray": {"dashbord": True}},
+        {"serve": "no"},
         {"mounts": [{"source": "/a"}]},
     ],
 )
