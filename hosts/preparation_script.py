@@ -9,6 +9,7 @@ interpreter runs it. Every verb may be repeated.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import subprocess
@@ -22,8 +23,9 @@ ENABLED = {"enabled": (), "enabled-runtime": ("--runtime",)}
 
 NOTHING: dict[str, Any] = {"units": {}, "containers": {}}
 
-KEPT = "~/.local/state/dgx-spark-cluster/{stack}.json"
-"""The node's own record of what a stack found there; there is none where nothing was found."""
+KEPT = "~/.dgx-spark-cluster/{stack}.json"
+"""The node's own record of what a stack found there; there is none where nothing was found. Not below ~/.local/state,
+which would stay behind where there was none before."""
 
 
 class Refused(Exception):  # noqa: N818 - what systemctl or Docker did
@@ -72,6 +74,8 @@ class Kept:
         """Remove it, unless the node has another name by now."""
         if (self.read() or {}).get("node") == self.node:
             self.path.unlink()
+            with contextlib.suppress(OSError):  # the record of another stack
+                self.path.parent.rmdir()
 
 
 def remember(found: dict[str, Any], before: dict[str, Any], kept: Kept) -> None:

@@ -25,7 +25,7 @@ ONLY = [f"--target=**index:{types}::**" for types in TARGETS] + [f"--target=**sp
 SERVICE = "[Service]\nExecStart=/bin/sleep infinity\n{more}\n[Install]\nWantedBy=multi-user.target\n"
 OCCUPANTS = "/etc/lab/compute-apps.csv"
 CLUSTER, PROXY, STUBBORN = "vllm-cluster.service", "vllm-proxy.service", "vllm-reranker.service"
-KEPT = ".local/state/dgx-spark-cluster/lab.json"
+KEPT = ".dgx-spark-cluster/lab.json"
 """The node's own record, in the home of the ssh user."""
 EMPTY = "test-preparation:1"
 RUN_CONTAINER = f"""set -e
