@@ -1,19 +1,20 @@
 """How `up` grows with the number of nodes: `python -m bench scale`, on 1, 2, 4 and 8 nodes of the lab.
 
 The nodes run Ray alone with small limits. All of them, and the program, share this machine's processors, which real
-Sparks would not: beside the seconds stand the processor seconds that the machine spent until then, and those of Ray's
-containers among them. Divided by the number of processors they are the least that the seconds can be here.
+Sparks would not: beside the seconds stand the processor seconds that nodes and program spent until then. Their sum
+divided by the number of processors is the least that the seconds can be here.
 """
 
 from __future__ import annotations
 
-import os
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import yaml
 
 from bench.engine import ROOT, STACK, pulumi
@@ -30,6 +31,10 @@ DEFAULTS = "maxsessions 10\nmaxstartups 10:30:100"
 """What sshd says of its limits where nothing is set; with others the connections would prove nothing."""
 LIMITS = "sudo sshd -T | grep -E '^max(sessions|startups) ' | sort"
 
+NODE = """
+cat /sys/fs/cgroup/cpuacct/cpuacct.usage 2>/dev/null || awk '/^usage_usec/ {print $2 "000"}' /sys/fs/cgroup/cpu.stat
+"""
+"""Nanoseconds of processors of a node of the lab, which is a control group, of version 1 or 2."""
 RAY = """
 for id in $(docker ps -q --filter label=dgx-spark-cluster.stack); do
   for pid in $(docker top "$id" -eo pid | tail -n +2); do sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null; done
@@ -64,15 +69,18 @@ def measure(samples: Samples, cluster: Cluster, runs: int) -> None:
 def _measure(samples: Samples, cluster: Cluster) -> None:
     """One `up` over new connections, and its end."""
     count = len(cluster.nodes)
+    before = sum(map(int, _on_each(cluster, NODE)))
     hang_up(cluster)
-    since, began, spent = f"{time.time():.0f}", time.monotonic(), _processor_seconds()
+    since, began = f"{time.time():.0f}", time.monotonic()
 
     def opened() -> None:
         samples.since(_seconds(count), began)
-        whole = _processor_seconds() - spent
+        program = _processor_seconds_below()
+        whole = (sum(map(int, _on_each(cluster, NODE))) - before) / 1e9
         rays = sum(map(float, _on_each(cluster, RAY)))
-        samples.take(f"{count} nodes: processor seconds, a node", whole / count)
-        samples.take(f"{count} nodes: of these in Ray's containers, a node", rays / count)
+        samples.take(f"{count} nodes: processor seconds of the program, for each", program / count)
+        samples.take(f"{count} nodes: processor seconds of a node", whole / count)
+        samples.take(f"{count} nodes: of these in Ray's container", rays / count)
         heads, *workers = ([int(word) for word in said.split()] for said in _on_each(cluster, SSHD, since))
         samples.take(f"{count} nodes: ssh connections to the head", heads[0])
         if workers:
@@ -122,7 +130,10 @@ def _on_each(cluster: Cluster, script: str, *arguments: str) -> list[str]:
         return list(pool.map(ask, (Connection.of(cluster, node) for node in cluster.nodes)))
 
 
-def _processor_seconds() -> float:
-    """What all processors of this machine have spent on work since it booted: user to steal of proc(5) but idle."""
-    ticks = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+def _processor_seconds_below() -> float:
+    """What this process's children and theirs have spent, ended ones included, but not ssh's shared connections."""
+    spent = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            spent += sum(child.cpu_times()[:4])
+    return spent
