@@ -13,18 +13,13 @@ from engines import vllm_image
 from hosts import hub_access
 from hosts.faults import Fault, Faults
 from hosts.findings import look
-from hosts.operation import destroying
+from hosts.operation import LEAVE_OUT, destroying
 from hosts.readings import line
 from hosts.survey import survey_all
 from settings import SettingsError, check_keys, parse, parse_secrets, parse_token
 
 REPORTED = 32
 """Exit code by which a language host knows that the user has been told: no message of its own follows."""
-
-LEAVE_OUT = (
-    "the other nodes can be cleaned now: pulumi destroy --run-program=false --refresh=false --continue-on-error; "
-    "a plain pulumi destroy finishes it once these are back"
-)
 
 
 def main() -> None:

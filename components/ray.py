@@ -11,6 +11,7 @@ from engines import vllm_ray
 from providers.gate import Watched
 from providers.gpu_gate import GpuGate
 from providers.image_gate import ImageGate
+from providers.members import Members
 from settings import Cluster
 
 
@@ -54,6 +55,11 @@ class Ray(pulumi.ComponentResource):
                 Watched(node.connection, id_, role).dump() for (node, role, _), id_ in zip(containers, ids, strict=True)
             ]
         )
+        members = Members(
+            "members",
+            connections={node.name: node.connection for node in nodes},
+            opts=pulumi.ResourceOptions(parent=self),
+        )
         self.gate = GpuGate(
             "gpus",
             address=self.address,
@@ -61,6 +67,9 @@ class Ray(pulumi.ComponentResource):
                 {"name": node.name, "address": node.fabric.address, "gpus": node.args.settings.gpus} for node in nodes
             ],
             watched=self.watched,
+            former=members.former,
+            stack=head.args.stack,
+            grace=cluster.deadlines.stop,
             deadline=cluster.deadlines.gpus,
             opts=pulumi.ResourceOptions(
                 parent=self, depends_on=[container for _, _, container in containers], deleted_with=head.host

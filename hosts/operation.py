@@ -9,6 +9,12 @@ OPTIONS_WITH_VALUE = frozenset(
 )
 """Options that may stand before the engine's command, with a value that is not the command."""
 
+LEAVE_OUT = (
+    "the other nodes can be cleaned now: pulumi destroy --run-program=false --refresh=false --continue-on-error; "
+    "a plain pulumi destroy finishes it once these are back"
+)
+"""What to do about nodes that do not answer a destroy."""
+
 
 def destroying() -> bool:
     """Whether a `pulumi destroy` runs this program.

@@ -8,7 +8,10 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import ReadResult, Resource
 
+from hosts.containers import remove_all
 from hosts.faults import Fault
+from hosts.ssh import Connection
+from providers import progress
 from providers.gate import GateProvider, Reading, Stuck, Verdict, Watched, read_once
 from providers.probes import GPUS
 from providers.wait import Wait
@@ -39,7 +42,16 @@ class GpuGateProvider(GateProvider):
         return ReadResult(id_, dict(props)) if opened else ReadResult("", {})
 
     def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
-        """Wait until Ray has all nodes with their GPUs."""
+        """Wait until Ray has all nodes with their GPUs; one that left the settings is taken out of it."""
+        former = dict(props.get("former") or {})
+
+        def judged(reading: Reading) -> Verdict:
+            if not (props.get("former") and strangers(props["nodes"], reading)):
+                return judge(props["nodes"], reading)
+            while former:
+                _take_out(*former.popitem(), str(props["stack"]), int(props["grace"]))
+            return Verdict(opened=False, text="a node that left the settings is still in Ray")
+
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
             name="GPU gate",
@@ -47,11 +59,26 @@ class GpuGateProvider(GateProvider):
             script=GPUS,
             arguments=[str(props["address"])],
             watched=watched,
-            judge=lambda reading: judge(props["nodes"], reading),
+            judge=judged,
             deadline=float(props["deadline"]),
             deadline_setting="deadlines.gpus",
         ).until_open()
         return {**props, "ray": reading["ray"]}
+
+
+def strangers(expected: Sequence[Mapping[str, Any]], reading: Reading) -> list[str]:
+    """Addresses of nodes alive in Ray that are not expected."""
+    alive = {row["address"] for row in reading.get("nodes", ()) if row["alive"]}
+    return sorted(alive - {node["address"] for node in expected})
+
+
+def _take_out(node: str, connection: Mapping[str, Any], stack: str, grace: int) -> None:
+    """Remove what a node that left the settings still runs: Pulumi would delete it after this gate."""
+    try:
+        remove_all(Connection.load(connection), stack, grace, node=node)
+        progress.lasting(f"{node}: left the settings and is still in Ray; what is ours there is removed")
+    except Fault as fault:
+        progress.lasting(f"{node}: left the settings; {fault.cause}")
 
 
 def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
@@ -72,8 +99,7 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
     gpus = sum(int(node["gpus"]) for node in expected)
     text = f"{total} of {gpus} GPUs on {len(alive.keys() & wanted.keys())} of {len(wanted)} nodes"
 
-    foreign = sorted(alive.keys() - wanted.keys())
-    if foreign:
+    if foreign := strangers(expected, reading):
         fault = Fault(
             next(str(node["name"]) for node in expected),
             f"Ray has a node that is not ours: {', '.join(foreign)} (ours: {', '.join(sorted(wanted))})",
@@ -132,8 +158,33 @@ class GpuGate(Resource, module="spark", name="GpuGate"):
         address: str,
         nodes: Sequence[Mapping[str, Any]],
         watched: pulumi.Input[Sequence[Mapping[str, Any]]],
+        former: pulumi.Input[Mapping[str, Any]],
+        stack: str,
+        grace: int,
         deadline: float,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        props = {"address": address, "nodes": nodes, "watched": watched, "deadline": deadline, "ray": None}
+        """Declare what Ray must have.
+
+        Args:
+            name: of the resource.
+            address: of the GCS.
+            nodes: name, fabric address and GPUs of each.
+            watched: their containers, the head's first (:class:`providers.gate.Watched`).
+            former: connections to nodes that left the settings, by name: still in Ray, their containers go.
+            stack: whose these are.
+            grace: seconds from SIGTERM to SIGKILL.
+            deadline: seconds until all GPUs are there.
+            opts: as usual.
+        """
+        props = {
+            "address": address,
+            "nodes": nodes,
+            "watched": watched,
+            "former": former,
+            "stack": stack,
+            "grace": grace,
+            "deadline": deadline,
+            "ray": None,
+        }
         super().__init__(GpuGateProvider(), name, props, opts)

@@ -10,6 +10,7 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
 from hosts.containers import remove_all
 from hosts.faults import Fault
+from hosts.operation import LEAVE_OUT, destroying
 from hosts.ownership import PREFIX
 from hosts.ssh import Connection
 from providers import progress
@@ -18,6 +19,18 @@ from providers.base import Provider
 TYPE = f"{PREFIX}:index:Cluster${PREFIX}:index:Node$pulumi-python:dynamic/spark:Host"
 HOST_URN = f"urn:pulumi:{{stack}}::{PREFIX}::{TYPE}::{{node}}"
 """Pulumi's name of a Host; a provider is not told its own."""
+
+
+def _do_without(stack: str, node: str) -> str:
+    return (
+        f"if it left the settings: pulumi up -s {stack} --refresh=false --continue-on-error does without it, and "
+        f"pulumi up finishes it once it is back. {_forget(stack, node)}"
+    )
+
+
+def _forget(stack: str, node: str) -> str:
+    urn = HOST_URN.format(stack=stack, node=node)
+    return f"To forget this node for good instead: pulumi state delete -s {stack} --target-dependents '{urn}'"
 
 
 class HostProvider(Provider):
@@ -31,8 +44,18 @@ class HostProvider(Provider):
         return CreateResult(f"{props['stack']}/{props['connection']['node']}", dict(props))
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """The node answers (Fault if not); its facts are compared through the inputs."""
-        Connection.load(props["connection"]).run("true", timeout=float(props["timeout"]))
+        """The node answers; its facts are compared through the inputs.
+
+        Raises:
+            Fault: it does not, and how to do without it: it left the settings, or a destroy asks the node before the
+                program has told that it does not answer.
+        """
+        connection = Connection.load(props["connection"])
+        try:
+            connection.run("true", timeout=float(props["timeout"]))
+        except Fault as fault:
+            fault.remedy += "; " + (LEAVE_OUT if destroying() else _do_without(props["stack"], connection.node))
+            raise
         return ReadResult(id_, dict(props))
 
     def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
@@ -45,12 +68,11 @@ class HostProvider(Provider):
         try:
             remove_all(connection, stack, int(props["grace"]), node=connection.node)
         except Fault as fault:
-            urn = HOST_URN.format(stack=stack, node=connection.node)
+            verb = "destroy" if destroying() else "up"
             raise Fault(
                 connection.node,
                 f"{fault.cause}; what is ours there is left",
-                f"{fault.remedy}; then finish it: pulumi destroy -s {stack}. To forget this node for good instead: "
-                f"pulumi state delete -s {stack} --target-dependents '{urn}'",
+                f"{fault.remedy}; then finish it: pulumi {verb} -s {stack}. {_forget(stack, connection.node)}",
                 fault.evidence,
             ) from None
         if image := props.get("discard"):

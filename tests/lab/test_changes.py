@@ -82,9 +82,9 @@ def test_what_a_reboot_took_down_is_started_where_docker_shall_not(serving: Stac
 
 
 def one_node() -> dict[str, Any]:
-    """Only the head, which then does it all."""
+    """Only the head, which then does it all; alone it would be found on another address, and be replaced."""
     settings = lab_settings()
-    return settings | {"nodes": settings["nodes"][:1]}
+    return settings | {"nodes": [settings["nodes"][0] | {"fabric": "192.168.200.12"}]}
 
 
 @pytest.mark.parametrize("down", [False, True], ids=["running", "down"])

@@ -41,6 +41,7 @@ def test_everything_of_the_field_case_is_registered_and_nothing_else(up: Outcome
         "Host spark-1",
         "Host spark-2",
         "ImageGate image",
+        "Members members",
         "ModelWeights spark-1",
         "ModelWeights spark-2",
         "Node spark-1",

@@ -11,6 +11,7 @@ from hosts.ssh import Connection
 from providers import wait
 from providers.gate import Watched
 from providers.gpu_gate import GpuGateProvider
+from providers.members import MembersProvider
 from providers.serve_gate import ServeGateProvider
 from tests.unit.fake_docker import FakeDocker, reading, says, state
 
@@ -22,6 +23,9 @@ GPUS: dict[str, Any] = {
     "address": f"{ADDRESS}:6379",
     "nodes": [{"name": "spark-1", "address": ADDRESS, "gpus": 1.0}],
     "watched": [HEAD.dump()],
+    "former": {},
+    "stack": "lab",
+    "grace": 10.0,
     "deadline": 30.0,
     "ray": None,
 }
@@ -77,6 +81,52 @@ def test_gpu_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[str,
     running.answer(f"exec {HEAD.container}", answer)
     found = GpuGateProvider().read("x", {**GPUS, "ray": "2.53.0"})
     assert (found.id, found.outs) == (("x", {**GPUS, "ray": "2.53.0"}) if open_ else ("", {}))
+
+
+STRANGER = {
+    **ALIVE,
+    "nodes": [*ALIVE["nodes"], {"address": "192.168.200.13", "alive": True, "gpus": 1.0, "reason": ""}],
+}
+
+
+def test_node_that_left_the_settings_is_taken_out_of_ray_where_it_is_still_in_it(
+    running: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.answer(f"exec {HEAD.container}", reading(STRANGER, STRANGER, ALIVE))
+    running.answer("ps label=dgx-spark-cluster.node=spark-2", says("w1\n"))
+    left = Connection("spark-2", ()).dump()
+    found = GpuGateProvider().create({**GPUS, "former": {"spark-2": left}})
+    assert (found.outs or {})["ray"] == "2.53.0"
+    assert running.called("rm") == [["rm", "-f", "w1"]], "once"
+    assert "spark-2: left the settings and is still in Ray; what is ours there is removed" in capsys.readouterr().out
+
+
+def test_former_nodes_are_left_alone_where_ray_has_no_stranger(running: FakeDocker) -> None:
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    GpuGateProvider().create({**GPUS, "former": {"spark-2": LOCAL.dump()}})
+    assert not running.called("rm")
+
+
+def test_stranger_that_was_never_ours_is_a_fault(running: FakeDocker) -> None:
+    running.answer(f"exec {HEAD.container}", reading(STRANGER))
+    with pytest.raises(Fault, match=r"Ray has a node that is not ours: 192\.168\.200\.13"):
+        GpuGateProvider().create(GPUS)
+
+
+def test_members_remember_who_left_until_it_is_back() -> None:
+    one, two, three = (Connection(f"spark-{number}", ()).dump() for number in (1, 2, 3))
+    provider, state = MembersProvider(), {"nodes": {"spark-1": one, "spark-2": two}, "former": {}}
+    assert provider.create({**state, "former": None}).outs == state
+
+    def update(*nodes: dict[str, Any]) -> Any:
+        news = {"nodes": {node["node"]: node for node in nodes}, "former": None}
+        state.update(provider.update("members", state, news).outs or {})
+        assert not provider.diff("members", state, news).changes
+        return state["former"]
+
+    assert update(one) == {"spark-2": two}
+    assert update(one, three) == {"spark-2": two}
+    assert update(one, two) == {"spark-3": three}
 
 
 def test_serve_gate_is_created_with_its_measurement(running: FakeDocker) -> None:

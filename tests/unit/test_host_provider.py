@@ -8,7 +8,9 @@ import pytest
 
 from hosts.containers import claim, remove_all
 from hosts.faults import Fault
+from hosts.operation import LEAVE_OUT
 from hosts.ssh import Connection
+from providers import host
 from providers.host import HostProvider
 from tests.unit.fake_docker import FakeDocker, says
 
@@ -93,19 +95,30 @@ def test_image_stays_otherwise(full: FakeDocker) -> None:
     assert not full.called("image")
 
 
-def test_node_that_cannot_be_cleaned_is_told_with_the_way_to_finish_and_the_way_to_forget_it() -> None:
-    dead = {"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}
-    connection = {"node": "spark-2", "hops": [dead], "config_file": "/dev/null", "connect_timeout": 5.0}
+DEAD = {
+    "node": "spark-2",
+    "hops": [{"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}],
+    "config_file": "/dev/null",
+    "connect_timeout": 5.0,
+}
+FORGET = (
+    "pulumi state delete -s lab --target-dependents 'urn:pulumi:lab::dgx-spark-cluster::dgx-spark-cluster:index:"
+    "Cluster$dgx-spark-cluster:index:Node$pulumi-python:dynamic/spark:Host::spark-2'"
+)
+
+
+@pytest.mark.parametrize(("destroying", "finish"), [(True, "pulumi destroy -s lab."), (False, "pulumi up -s lab.")])
+def test_node_that_cannot_be_cleaned_is_told_with_the_way_to_finish_and_the_way_to_forget_it(
+    monkeypatch: pytest.MonkeyPatch, *, destroying: bool, finish: str
+) -> None:
+    monkeypatch.setattr(host, "destroying", lambda: destroying)
     with pytest.raises(Fault) as caught:
-        HostProvider().delete("lab/spark-2", props(connection=connection))
+        HostProvider().delete("lab/spark-2", props(connection=DEAD))
     assert caught.value.node == "spark-2"
     assert "refuses connections" in caught.value.cause
     assert "what is ours there is left" in caught.value.cause
-    assert "pulumi destroy -s lab." in caught.value.remedy
-    assert caught.value.remedy.endswith(
-        "pulumi state delete -s lab --target-dependents 'urn:pulumi:lab::dgx-spark-cluster::dgx-spark-cluster:index:"
-        "Cluster$dgx-spark-cluster:index:Node$pulumi-python:dynamic/spark:Host::spark-2'"
-    )
+    assert finish in caught.value.remedy
+    assert caught.value.remedy.endswith(FORGET)
 
 
 def test_create_read_and_update_change_nothing(full: FakeDocker) -> None:
@@ -116,11 +129,14 @@ def test_create_read_and_update_change_nothing(full: FakeDocker) -> None:
     assert not full.calls
 
 
-def test_read_of_a_dead_node_is_a_fault() -> None:
-    dead = {"node": "spark-2", "host": "127.0.0.1", "user": "nobody", "port": 1.0, "identity_file": None}
-    connection = {"node": "spark-2", "hops": [dead], "config_file": "/dev/null", "connect_timeout": 5.0}
-    with pytest.raises(Fault, match=r"spark-2: 127\.0\.0\.1 refuses connections"):
-        HostProvider().read("lab/spark-2", props(connection=connection))
+@pytest.mark.parametrize(("destroying", "way"), [(True, LEAVE_OUT), (False, FORGET)])
+def test_read_of_a_dead_node_is_a_fault_with_the_way_to_do_without_it(
+    monkeypatch: pytest.MonkeyPatch, *, destroying: bool, way: str
+) -> None:
+    monkeypatch.setattr(host, "destroying", lambda: destroying)
+    with pytest.raises(Fault, match=r"spark-2: 127\.0\.0\.1 refuses connections") as caught:
+        HostProvider().read("lab/spark-2", props(connection=DEAD))
+    assert caught.value.remedy.endswith(way)
 
 
 @pytest.mark.parametrize(

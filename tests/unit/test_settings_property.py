@@ -62,7 +62,7 @@ def outcome(value: object) -> Cluster | None:
     return None
 
 
-@run(max_examples=2000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@run(max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> None:
     found = outcome(value)
@@ -79,13 +79,13 @@ def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> N
         assert all(isinstance(part, str) and "\0" not in part for part in connection.command("true"))
 
 
-@run(max_examples=100, deadline=None, derandomize=True)
+@run(max_examples=100)
 @given(JSON)
 def test_arbitrary_json_is_refused(value: object) -> None:
     assert outcome(value) is None
 
 
-@run(max_examples=200, deadline=None, derandomize=True)
+@run(max_examples=200)
 @given(JSON)
 def test_arbitrary_json_as_secrets_is_accepted_or_refused_without_showing_it(value: object) -> None:
     try:
