@@ -103,13 +103,16 @@ def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout:
     """One reading, for refresh, by a probe in the first container.
 
     `{"error": …}` as soon as one of the containers does not run, as Ray and vLLM notice a death late (15 s for a killed
-    raylet), or where the probe gives no reading within `timeout` seconds.
+    raylet), where its node does not answer (it may have left the settings), or where the probe gives no reading within
+    `timeout` seconds.
     """
     with ThreadPoolExecutor(len(watched) + 1) as pool, probing(watched[0], script, *arguments, "0") as queued:
         states = {pool.submit(look, one.connection, one.container, 0): one for one in watched}
         probe = pool.submit(_first_reading, queued, timeout)
         waiting: list[Future[Any]] = [probe, *states]
         for done in as_completed(waiting):
+            if isinstance(fault := done.exception(), Fault):
+                return {"error": f"{fault.node}: {fault.cause}"}
             if done is not probe and done.result().status != "running":
                 return {"error": f"{states[done].label} is {done.result().status}"}
         return probe.result() | starts({one: done.result() for done, one in states.items()})

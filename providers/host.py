@@ -16,9 +16,11 @@ from hosts.ssh import Connection
 from providers import progress
 from providers.base import Provider
 
-TYPE = f"{PREFIX}:index:Cluster${PREFIX}:index:Node$pulumi-python:dynamic/spark:Host"
-HOST_URN = f"urn:pulumi:{{stack}}::{PREFIX}::{TYPE}::{{node}}"
-"""Pulumi's name of a Host; a provider is not told its own."""
+FOUND_URN = (
+    f"urn:pulumi:{{stack}}::{PREFIX}::{PREFIX}:index:Cluster${PREFIX}:index:Node${PREFIX}:index:Preparation$"
+    "command:local:Command::{node}-found"
+)
+"""Pulumi's name of what everything else of a node depends on, the Host too; a provider is not told such names."""
 
 
 def _do_without(stack: str, node: str) -> str:
@@ -29,7 +31,7 @@ def _do_without(stack: str, node: str) -> str:
 
 
 def _forget(stack: str, node: str) -> str:
-    urn = HOST_URN.format(stack=stack, node=node)
+    urn = FOUND_URN.format(stack=stack, node=node)
     return f"To forget this node for good instead: pulumi state delete -s {stack} --target-dependents '{urn}'"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from providers.host import FOUND_URN
 from tests.program.stack import CONTAINER, PROVIDER, VOLUME, Outcome, Program
 from tests.samples import IMAGE_ID, STACK, hca, interface, settings, survey, surveys
 
@@ -249,3 +250,8 @@ def test_serve_knows_which_variables_are_each_nodes_own(program: Program) -> Non
     assert {"NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"} < set(json.loads(file["content"]))
     assert not found["spark-1-ray-head"].inputs.get("uploads")
     assert not found["spark-2-ray-worker"].inputs.get("uploads")
+
+
+def test_name_by_which_a_node_is_forgotten_is_that_of_its_first_resource(up: Outcome) -> None:
+    for node in ("spark-1", "spark-2"):
+        assert up[f"{node}-found"].urn == FOUND_URN.format(stack=STACK, node=node)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import Connection, Hop
 from providers import wait
 from providers.gate import Watched
 from providers.gpu_gate import GpuGateProvider
@@ -167,6 +167,14 @@ def test_gates_are_gone_while_a_watched_container_does_not_run(running: FakeDock
     running.answer(f"inspect {HEAD.container}", state(status))
     assert ServeGateProvider().read("x", SERVING).id == ""
     assert GpuGateProvider().read("x", GPUS).id == ""
+
+
+def test_gate_is_gone_where_a_watched_node_does_not_answer(running: FakeDocker) -> None:
+    """It may have left the settings while it was down: that must not keep the others from being repaired."""
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    away = Connection("spark-2", (Hop("spark-2", "127.0.0.1", "nobody", 1),), "/dev/null")
+    watched = [HEAD.dump(), Watched(away, "worker0123456789", "ray-worker").dump()]
+    assert GpuGateProvider().read("x", {**GPUS, "watched": watched}).id == ""
 
 
 def test_refresh_changes_nothing_on_the_node(running: FakeDocker) -> None:

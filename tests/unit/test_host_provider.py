@@ -103,7 +103,7 @@ DEAD = {
 }
 FORGET = (
     "pulumi state delete -s lab --target-dependents 'urn:pulumi:lab::dgx-spark-cluster::dgx-spark-cluster:index:"
-    "Cluster$dgx-spark-cluster:index:Node$pulumi-python:dynamic/spark:Host::spark-2'"
+    "Cluster$dgx-spark-cluster:index:Node$dgx-spark-cluster:index:Preparation$command:local:Command::spark-2-found'"
 )
 
 
