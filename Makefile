@@ -60,7 +60,7 @@ status: ready ## Outputs and resources of the stack
 ask: venv ## Ask the model: make ask PROMPT="…"
 	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
 
-test: ready lint ## Every test, on the lab, but most rows of the fault matrix
+test: ready lint ## Every test but the long ones of the fault matrix (make faults)
 	$(RUN) python -m pytest -m "not lab" -n auto --dist loadfile
 	$(RUN) python -m pytest -m "lab and not matrix"
 
