@@ -26,7 +26,8 @@ def main(
     What is built goes to .build/toolchain. A second run takes less than a second; an interrupted one leaves no
     half-built file behind and can be started again.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job would ignore the first
+        signal.signal(number, signal.default_int_handler)
     try:
         with Reporter(Console()) as reporter:
             _ensure(reporter, build=build)
