@@ -134,7 +134,7 @@ class Answer(BaseHTTPRequestHandler):
     def log_request(self, *_: Any) -> None:
         """A line for each request that could be read: a test counts downloads by them."""
         if self.command:
-            print(self.command, self.path, flush=True)
+            print(f"{self.command} {self.path}\n", end="", flush=True)  # whole: others write too
 
     def do_HEAD(self) -> None:
         self.do_GET(body=False)
