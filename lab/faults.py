@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lab import access, docker, layout, nodes, processes
+from lab.engine_plugin import errors
 from lab.layout import NODES, Node
 from lab.processes import LabError
 
@@ -21,21 +22,21 @@ OCCUPANTS = "/etc/lab/compute-apps.csv"
 LINK_SECONDS = 70
 """Ray declares a silent node dead after 63 s (heartbeats of 3 s with 10 s of timeout, five misses)."""
 
+Work = str | Callable[[Sequence[Node]], None]
+"""Shell on the target's node, as root, with `$role` and, where that has a container, `$id` of a target that is a role;
+or what this machine does to the nodes from outside."""
+
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault: a script for a node, or what is done to the node from outside."""
+    """One fault, and the way back."""
 
     about: str
     targets: tuple[str, ...]
     """Roles or nodes it can be done to; the first unless told."""
-    script: str = ""
-    """Shell on the target's node, as root; `$id` is the container of the target where that is a role."""
-    heal: str = ""
-    """Shell that takes it back, empty where that is the program's work."""
-    outside: Callable[[Sequence[Node]], None] | None = None
-    """What is done to nodes by this machine instead."""
-    heal_outside: Callable[[Sequence[Node]], None] | None = None
+    work: Work
+    heal: Work = ""
+    """What takes it back, empty where that is the program's work."""
 
 
 def _reboot(which: Sequence[Node]) -> None:
@@ -89,13 +90,14 @@ def _away(interface: str) -> str:
     )
 
 
-UNIT = "/etc/systemd/system/vllm-cluster.service"
+UNIT = "vllm-cluster.service"
+UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 STALE = f"""
-printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' > {UNIT}
+printf '[Service]\\nExecStart=/bin/sleep infinity\\n[Install]\\nWantedBy=multi-user.target\\n' > {UNIT_FILE}
 systemctl daemon-reload
-systemctl enable --now vllm-cluster.service
+systemctl enable --now {UNIT}
 """
-NOT_STALE = f"systemctl disable --now vllm-cluster.service; rm -f {UNIT}; systemctl daemon-reload"
+NOT_STALE = f"systemctl disable --now {UNIT}; rm -f {UNIT_FILE}; systemctl daemon-reload"
 OTHER_IMAGE = f"""
 other=$(docker create {layout.SERVING_IMAGE} true)
 docker commit --change 'LABEL other=1' "$other" {layout.SERVING_IMAGE} >/dev/null
@@ -123,7 +125,7 @@ FAULTS: Mapping[str, Fault] = {
     "errors": Fault(
         "its completions fail with 500 while /health is 200, until it is restarted",
         ("serve",),
-        'docker exec "$id" touch /tmp/dgx-spark-lab-errors',
+        f'docker exec "$id" touch {errors.WANTED}',
     ),
     "restart": Fault("Docker restarts its container", _HEAD_FIRST, 'docker restart "$id"'),
     "raylet": Fault("its raylet is killed", _WORKER_FIRST, 'docker exec "$id" pkill -9 -x raylet'),
@@ -136,21 +138,21 @@ FAULTS: Mapping[str, Fault] = {
         f"the fabric link is down for {LINK_SECONDS} s",
         _NODES,
         _away(FABRIC_INTERFACE),
-        heal_outside=_back,
+        heal=_back,
     ),
     "management": Fault(
         f"the management link is down for {LINK_SECONDS} s",
         (NODES[0].name,),
         _away(MANAGEMENT_INTERFACE),
-        heal_outside=_back,
+        heal=_back,
     ),
-    "reboot": Fault("the node reboots", (*_NODES, BOTH), outside=_reboot),
-    "off": Fault("the node is off", _NODES, outside=_off, heal_outside=_on),
+    "reboot": Fault("the node reboots", (*_NODES, BOTH), work=_reboot),
+    "off": Fault("the node is off", _NODES, work=_off, heal=_on),
     "fresh": Fault(
         "another machine has its name and address",
         _NODES[:1],
-        outside=_fresh,
-        heal_outside=_accept,
+        work=_fresh,
+        heal=_accept,
     ),
     "docker-restart": Fault("the Docker daemon restarts", _NODES, "systemctl restart docker"),
     "docker-stop": Fault(
@@ -193,14 +195,14 @@ def inject(name: str, target: str | None = None, *, heal: bool = False) -> str:
     target = target or fault.targets[0]
     if target not in fault.targets:
         raise LabError(f"{name} cannot be done to {target!r}", next_step=f"one of: {', '.join(fault.targets)}")
-    if heal and not (fault.heal or fault.heal_outside):
+    if heal and not fault.heal:
         raise LabError(f"{name} has nothing to take back", next_step="that is the program's work: pulumi up")
     which = NODES if target == BOTH else [ROLES.get(target) or next(node for node in NODES if node.name == target)]
-    outside = fault.heal_outside if heal else fault.outside
-    if outside:
-        outside(which)
+    work = fault.heal if heal else fault.work
+    if isinstance(work, str):
+        _run(which[0], work, target if target in ROLES else None, find=not heal)
     else:
-        _run(which[0], fault.heal if heal else fault.script, target if target in ROLES else None, find=not heal)
+        work(which)
     return f"{target}: {'taken back: ' if heal else ''}{fault.about}"
 
 

@@ -18,7 +18,7 @@ import yaml
 from hosts.ssh import Connection
 from providers.node_image import NodeImageProvider
 from settings import Cluster, parse
-from tests.lab.report import Report
+from tests.lab.report import Report, timed
 
 ROOT = Path(__file__).parents[2]
 KEY = "dgx-spark-cluster:cluster"
@@ -206,3 +206,16 @@ def report(request: pytest.FixtureRequest) -> Iterator[Report]:
     if path and made.repairs:
         table = Path(path)
         table.write_text(made.table(table.read_text() if table.exists() else ""))
+
+
+@pytest.fixture(scope="module")
+def serving(stack: Stack, report: Report) -> Stack:
+    """A stack that serves; the report gets what a full start and a clean preview took."""
+    with timed() as up:
+        done = stack.up()
+    assert done.code == 0, done.output
+    with timed() as clean:
+        assert stack.preview() == {}
+    report.starts += up
+    report.clean += clean
+    return stack

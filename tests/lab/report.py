@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
+
+
+@contextmanager
+def timed() -> Iterator[list[float]]:
+    """Seconds of a block, in a list when it has ended."""
+    seconds: list[float] = []
+    began = time.monotonic()
+    yield seconds
+    seconds.append(time.monotonic() - began)
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,6 @@ from tests.lab.conftest import ROOT, Stack, lab_settings, on, ours
 Change = Callable[[dict[str, Any], Path], None]
 
 
-@pytest.fixture(scope="module")
-def serving(stack: Stack) -> Stack:
-    """A stack that serves."""
-    done = stack.up()
-    assert done.code == 0, done.output
-    return stack
-
-
 def everything() -> dict[str, dict[str, str]]:
     """All our containers by node and role."""
     return {node: ours(node) for node in ("spark-1", "spark-2")}

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.lab.conftest import Stack, complete, lab_settings, on, ours
-from tests.lab.matrix import ALL, SERVE, WORKER, containers, inject, plan_text, start, timed
-from tests.lab.report import Repair, Report
+from tests.lab.matrix import ALL, SERVE, WORKER, containers, inject, plan_text
+from tests.lab.report import Repair, Report, timed
 
 pytestmark = pytest.mark.matrix
 ONLY_SERVE = frozenset({"serve"})
@@ -32,12 +32,6 @@ def changed(number: int) -> dict[str, Any]:
     for change, _ in list(CHANGES.values())[:number]:
         settings |= change
     return settings
-
-
-@pytest.fixture(scope="module")
-def serving(stack: Stack, report: Report) -> Stack:
-    """A stack that serves."""
-    return start(stack, report)
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=list(CHANGES))

@@ -22,10 +22,8 @@ from tests.lab.matrix import (
     containers,
     inject,
     plan_text,
-    start,
-    timed,
 )
-from tests.lab.report import Repair, Report
+from tests.lab.report import Repair, Report, timed
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,6 @@ MORE = (
     Row("retag", "spark-2", {"NodeImage spark-2": "create"}),
     Row("fresh", "spark-2", NEW_WORKER, SERVE_AND_WORKER, refused="spark-2: the host key of 192.168.200.13"),
 )
-
-
-@pytest.fixture(scope="module")
-def serving(stack: Stack, report: Report) -> Stack:
-    """A stack that serves."""
-    return start(stack, report)
 
 
 @pytest.mark.parametrize(
