@@ -65,7 +65,7 @@ test: ready lint ## Every test but the long ones of the fault matrix (make fault
 	$(RUN) python -m pytest -m "lab and not matrix"
 
 faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (half an hour)
-	$(RUN) python -m pytest tests/lab/test_faults.py tests/lab/test_changes.py tests/lab/test_killed.py -m "matrix or not matrix" --faults-report docs/faults.md
+	$(RUN) python -m pytest tests/lab/cluster/test_faults.py tests/lab/cluster/test_changes.py tests/lab/cluster/test_killed.py -m "matrix or not matrix" --faults-report docs/faults.md
 
 test-fast: venv ## Tests that need neither lab nor toolchain
 	$(PY) -m pytest -m "not lab and not toolchain" -n auto

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ import yaml
 from hosts.ssh import Connection
 from providers.node_image import NodeImageProvider
 from settings import Cluster, parse
-from tests.lab.report import Report, timed
 
 ROOT = Path(__file__).parents[2]
 KEY = "dgx-spark-cluster:cluster"
@@ -81,12 +81,19 @@ class Stack:
     _environment: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        (self.folder / "state").mkdir(parents=True, exist_ok=True)
         own = {"PULUMI_BACKEND_URL": f"file://{self.folder}/state"}
         done = subprocess.run(
             ["bash", "-c", ". ./env.sh && env -0"], cwd=ROOT, env=os.environ | own, capture_output=True, check=True
         )
         self._environment = dict(line.split("=", 1) for line in done.stdout.decode().split("\0") if "=" in line)
+        self.empty()
+
+    def empty(self) -> None:
+        """Begin with no state, whatever is on the nodes."""
+        state = self.folder / "state"
+        if state.exists():
+            shutil.rmtree(state)
+        state.mkdir(parents=True)
         made = self.pulumi("stack", "select", "--create", "lab")
         assert made.code == 0, made.output
 
@@ -182,40 +189,7 @@ def image(lab: None) -> str:  # noqa: ARG001 - the nodes are up
     return str(settings["image"])
 
 
-@pytest.fixture(scope="module")
-def stack(lab: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:  # noqa: ARG001 - the nodes are up
-    """A stack without resources, destroyed at the end."""
-    made = Stack(tmp_path_factory.mktemp("stack"))
-    yield made
-    gone = made.destroy()
-    assert gone.code == 0, gone.output
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Cluster:
     """The lab's settings."""
     return parse(lab_settings())
-
-
-@pytest.fixture(scope="session")
-def report(request: pytest.FixtureRequest) -> Iterator[Report]:
-    """What repairs took; written to the file that --faults-report names."""
-    made = Report()
-    yield made
-    path = request.config.getoption("--faults-report")
-    if path and made.repairs:
-        table = Path(path)
-        table.write_text(made.table(table.read_text() if table.exists() else ""))
-
-
-@pytest.fixture(scope="module")
-def serving(stack: Stack, report: Report) -> Stack:
-    """A stack that serves; the report gets what a full start and a clean preview took."""
-    with timed() as up:
-        done = stack.up()
-    assert done.code == 0, done.output
-    with timed() as clean:
-        assert stack.preview() == {}
-    report.starts += up
-    report.clean += clean
-    return stack

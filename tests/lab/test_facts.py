@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -236,8 +237,9 @@ def cabled_wrongly() -> Iterator[None]:
         yield
 
 
-def test_preview_shows_everything_at_once(stack: Stack) -> None:
+def test_preview_shows_everything_at_once(tmp_path: Path) -> None:
     """Two faults and a missing requirement on each node, and a warning across them, in one run."""
+    stack = Stack(tmp_path)
     wrong = {**lab_settings(), "model": "/opt/models/absent", "require_rdma": True}
     wrong["nodes"] = [{**node, "gpus": 2} for node in wrong["nodes"]]
     wrong["tensor_parallel_size"] = 4

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from tests.lab.conftest import Stack, complete, on, ours
+from tests.lab.cluster.checks import ALL, assert_bare, containers
+from tests.lab.conftest import Stack, complete
 
 UP_SECONDS, DESTROY_SECONDS = 45.0, 7.0
 """About what each takes on the lab; points beyond the end are runs that were not killed."""
@@ -32,25 +33,21 @@ def killed(stack: Stack, command: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("number", [4, pytest.param(20, marks=pytest.mark.matrix)])
-def test_killed_ups_and_destroys(stack: Stack, number: int) -> None:
+def test_killed_ups_and_destroys(bare: Stack, number: int) -> None:
     for seconds in points(number, UP_SECONDS):
-        killed(stack, "up", seconds)
-    done = stack.up()
+        killed(bare, "up", seconds)
+    done = bare.up()
     assert done.code == 0, done.output
     assert "Traceback" not in done.output
-    assert (set(ours("spark-1")), set(ours("spark-2"))) == ({"ray-head", "serve"}, {"ray-worker"})
-    outputs = stack.outputs()
+    assert set(containers()) == ALL
+    outputs = bare.outputs()
     assert complete(outputs["endpoint"], outputs["model"]) == 4
 
     for seconds in points(number, DESTROY_SECONDS):
-        killed(stack, "destroy", seconds)
+        killed(bare, "destroy", seconds)
         if number > 4:  # else each finds what the one before left
-            done = stack.up()
+            done = bare.up()
             assert done.code == 0, done.output
-    done = stack.destroy()
+    done = bare.destroy()
     assert done.code == 0, done.output
-    for node in ("spark-1", "spark-2"):
-        label = "label=dgx-spark-cluster.stack=lab"
-        assert on(node, "docker", "ps", "-aq", "--filter", label) == ""
-        assert on(node, "docker", "volume", "ls", "-q", "--filter", label) == ""
-        assert on(node, "pgrep", "-f", "[r]aylet|[v]llm", check=False) == ""
+    assert_bare()

@@ -14,22 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.lab.conftest import ROOT, Stack, lab_settings, on, ours
+from tests.lab.cluster.checks import assert_one_clear_error, containers
+from tests.lab.conftest import ROOT, Stack, lab_settings, on
 
 Change = Callable[[dict[str, Any], Path], None]
-
-
-def everything() -> dict[str, dict[str, str]]:
-    """All our containers by node and role."""
-    return {node: ours(node) for node in ("spark-1", "spark-2")}
-
-
-def assert_one_clear_error(output: str, *wanted: str) -> None:
-    for text in (*wanted, "next:"):
-        assert text in output, output
-    assert "Traceback" not in output, output
-    diagnostics = output[output.index("Diagnostics:") :]
-    assert diagnostics.count("error:") == 1, output
 
 
 def _unreachable(cluster: dict[str, Any], _folder: Path) -> None:
@@ -98,13 +86,13 @@ def _mount(cluster: dict[str, Any], _folder: Path) -> None:
 def test_a_fault_of_a_host_is_one_clear_error(
     serving: Stack, tmp_path: Path, change: Change, wanted: list[str]
 ) -> None:
-    before = everything()
+    before = containers()
     cluster = copy.deepcopy(lab_settings())
     change(cluster, tmp_path)
     done = serving.up(*serving.configured(cluster))
     assert done.code != 0
     assert_one_clear_error(done.output, *wanted)
-    assert everything() == before
+    assert containers() == before
 
 
 @pytest.mark.parametrize(
@@ -116,14 +104,14 @@ def test_a_fault_of_a_host_is_one_clear_error(
     ],
 )
 def test_wrong_settings_are_named_by_their_path(serving: Stack, tmp_path: Path, change: Change, wanted: str) -> None:
-    before = everything()
+    before = containers()
     cluster = copy.deepcopy(lab_settings())
     change(cluster, tmp_path)
     done = serving.up(*serving.configured(cluster))
     assert done.code != 0
     assert wanted in done.output, done.output
     assert "Traceback" not in done.output
-    assert everything() == before
+    assert containers() == before
 
 
 def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving: Stack, tmp_path: Path) -> None:
@@ -137,7 +125,7 @@ def test_the_field_case_previews_to_one_error_for_each_unreachable_host(serving:
 
 def test_a_process_that_holds_the_gpu_is_named_with_its_unit(serving: Stack) -> None:
     """C20."""
-    before = everything()
+    before = containers()
     pid = on("spark-2", "systemctl", "show", "--property", "MainPID", "--value", "ssh").strip()
     occupants = "/etc/lab/compute-apps.csv"
     on("spark-2", "sudo", "sh", "-c", f"mkdir -p /etc/lab; echo '{pid}, /usr/bin/python3, 19135' > {occupants}")
@@ -149,7 +137,7 @@ def test_a_process_that_holds_the_gpu_is_named_with_its_unit(serving: Stack) -> 
     assert_one_clear_error(
         done.output, f"spark-2: the GPU is held by /usr/bin/python3 (pid {pid}, unit ssh.service) with 19135 MiB"
     )
-    assert everything() == before
+    assert containers() == before
 
 
 @contextmanager
@@ -163,7 +151,7 @@ def docker_stopped(node: str) -> Iterator[None]:
 
 
 def test_docker_down_on_a_node_then_up_converges(serving: Stack) -> None:
-    before = everything()
+    before = containers()
     with docker_stopped("spark-2"):
         done = serving.up()
         assert done.code != 0
@@ -171,57 +159,4 @@ def test_docker_down_on_a_node_then_up_converges(serving: Stack) -> None:
     # Docker's restart policy brings the worker back, serve follows: up waits for them and replaces nothing.
     done = serving.up()
     assert done.code == 0, done.output
-    assert everything() == before
-
-
-@contextmanager
-def taken(port: int) -> Iterator[None]:
-    """A foreign process on a port of the head."""
-    command = f"python3 -m http.server {port} >/dev/null 2>&1 & echo $!"
-    pid = on("spark-1", "bash", "-c", f"setsid {command}").strip()
-    try:
-        until = f"until ss -Hltn 'sport = :{port}' | grep -q .; do kill -0 {pid} || exit 1; done"
-        on("spark-1", "timeout", "20", "bash", "-c", until)
-        yield
-    finally:
-        on("spark-1", "kill", pid)
-
-
-def test_a_taken_port_a_fault_behind_the_gate_and_the_way_back(serving: Stack) -> None:
-    """What can only be seen on a cluster that is not serving, and that each next up converges."""
-    done = serving.destroy()
-    assert done.code == 0, done.output
-    for port in (30000, 6379):
-        with taken(port):
-            done = serving.up()
-            assert done.code != 0
-            assert_one_clear_error(done.output, f"spark-1: port {port} is taken by python3 (pid ")
-            assert everything() == {"spark-1": {}, "spark-2": {}}
-
-    cluster = copy.deepcopy(lab_settings())
-    cluster["image"], cluster["image_archive"] = "localhost:5/absent/vllm:1", None
-    done = serving.up(*serving.configured(cluster))
-    assert done.code != 0
-    assert "image localhost:5/absent/vllm:1 is on no node and cannot be pulled" in done.output
-    assert "Traceback" not in done.output
-
-    cluster = copy.deepcopy(lab_settings())
-    cluster["nodes"][1]["ray_arguments"] = ["--num-gpus=0"]
-    done = serving.up(*serving.configured(cluster))
-    assert done.code != 0
-    assert "spark-2: Ray sees 0 GPU(s) on 192.168.200.13, 1 wanted" in done.output
-    assert "Traceback" not in done.output
-    assert "serve" not in ours("spark-1")
-    head = ours("spark-1")["ray-head"]
-
-    cluster = copy.deepcopy(lab_settings())
-    cluster["engine_arguments"] = ["--dtype=nonsense"]
-    done = serving.up(*serving.configured(cluster))
-    assert done.code != 0
-    assert "the engine refuses its arguments: argument --dtype: invalid choice" in done.output
-    assert "Traceback" not in done.output
-
-    done = serving.up()
-    assert done.code == 0, done.output
-    assert ours("spark-1")["ray-head"] == head
-    assert serving.preview() == {}
+    assert containers() == before

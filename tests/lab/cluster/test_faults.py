@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 import requests
 
-from tests.lab.conftest import Stack, complete
-from tests.lab.matrix import (
+from tests.lab.cluster.checks import (
     ALL,
     GPUS,
     HEAD,
@@ -23,7 +22,8 @@ from tests.lab.matrix import (
     inject,
     plan_text,
 )
-from tests.lab.report import Repair, Report, timed
+from tests.lab.cluster.report import Repair, Report, timed
+from tests.lab.conftest import Stack, complete
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,13 @@
-"""From bare hosts to tokens, drift, repair and back to bare hosts, in order on one stack."""
+"""From bare hosts to tokens, drift and repair, in order; the way back is test_honest_destroy.py."""
 
 from __future__ import annotations
 
-import pytest
-
+from tests.lab.cluster.checks import containers
 from tests.lab.conftest import Stack, complete, on, ours
 
-NODES = ("spark-1", "spark-2")
 
-
-def test_interrupt_ends_a_wait_with_a_clear_word(stack: Stack) -> None:
-    done = stack.interrupted("up", "--stack", "lab", "--yes", "--skip-preview", at="Serve gate: loading")
+def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
+    done = bare.interrupted("up", "--stack", "lab", "--yes", "--skip-preview", at="Serve gate: loading")
     assert done.code != 0
     assert "Serve gate: interrupted; last reading: loading" in done.output
     assert "run pulumi up again: it goes on from here" in done.output
@@ -69,33 +66,18 @@ def test_a_removed_worker_is_named_and_repaired_with_its_dependents_only(stack: 
     assert stack.preview() == {}
 
 
-@pytest.mark.usefixtures("stack")
-def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    before = ours("spark-1") | ours("spark-2")
-    empty = Stack(tmp_path_factory.mktemp("empty"))
+def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(stack: Stack) -> None:
+    before = containers()
+    stack.empty()
     warning = "dgx-spark-cluster-lab-serve of stack 'lab' are there, but this state does not know them"
-    plan = empty.pulumi("preview", "--stack", "lab")
+    plan = stack.pulumi("preview", "--stack", "lab")
     assert plan.code == 0, plan.output
     assert warning in plan.output
-    assert ours("spark-1") | ours("spark-2") == before
+    assert containers() == before
 
-    done = empty.up()
+    done = stack.up()
     assert done.code == 0, done.output
     assert warning in done.output
-    assert not set((ours("spark-1") | ours("spark-2")).values()) & set(before.values())
-    outputs = empty.outputs()
+    assert not set(containers().values()) & set(before.values())
+    outputs = stack.outputs()
     assert complete(outputs["endpoint"], outputs["model"]) == 4
-
-
-def test_destroy_leaves_nothing(stack: Stack) -> None:
-    done = stack.destroy()
-    assert done.code == 0, done.output
-    for node in NODES:
-        label = "label=dgx-spark-cluster.stack=lab"
-        assert on(node, "docker", "ps", "-aq", "--filter", label) == ""
-        assert on(node, "docker", "volume", "ls", "-q", "--filter", label) == ""
-        assert on(node, "ss", "-Hltn", "sport = :30000 or sport = :6379") == ""
-        assert on(node, "nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader") == ""
-        assert on(node, "pgrep", "-f", "[r]aylet|[v]llm", check=False) == ""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from tests.lab.cluster.checks import ALL, SERVE, WORKER, containers, inject, plan_text
+from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, complete, lab_settings, on, ours
-from tests.lab.matrix import ALL, SERVE, WORKER, containers, inject, plan_text
-from tests.lab.report import Repair, Report, timed
 
 pytestmark = pytest.mark.matrix
 ONLY_SERVE = frozenset({"serve"})

@@ -14,7 +14,7 @@ SECOND = "model-00002-of-00002.safetensors"
 
 
 @pytest.fixture(scope="module")
-def settings(stack: Stack) -> Iterator[list[str]]:
+def settings(bare: Stack) -> Iterator[list[str]]:
     """Arguments for a stack whose model only the head has."""
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)
@@ -24,7 +24,7 @@ def settings(stack: Stack) -> Iterator[list[str]]:
         "-c",
         f"mkdir -p {HOME} && sudo cp -r /opt/models/tiny-qwen3 {HOME}/ && sudo chown -R aurora {HOME}",
     )
-    yield stack.configured(lab_settings() | {"model": MODEL, "weights": {"keep": False}})
+    yield bare.configured(lab_settings() | {"model": MODEL, "weights": {"keep": False}})
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)
 

@@ -1,0 +1,70 @@
+"""Faults that only show where nothing of the stack runs yet, and the way from each of them to a serving cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.lab.cluster.checks import assert_one_clear_error, containers
+from tests.lab.conftest import Stack, lab_settings, on
+
+
+@contextmanager
+def taken(port: int) -> Iterator[None]:
+    """A foreign process on a port of the head."""
+    command = f"python3 -m http.server {port} >/dev/null 2>&1 & echo $!"
+    pid = on("spark-1", "bash", "-c", f"setsid {command}").strip()
+    try:
+        until = f"until ss -Hltn 'sport = :{port}' | grep -q .; do kill -0 {pid} || exit 1; done"
+        on("spark-1", "timeout", "20", "bash", "-c", until)
+        yield
+    finally:
+        on("spark-1", "kill", pid)
+
+
+@pytest.mark.parametrize("port", [30000, 6379])
+def test_a_taken_port_is_named_with_its_process(bare: Stack, port: int) -> None:
+    with taken(port):
+        done = bare.up()
+    assert done.code != 0
+    assert_one_clear_error(done.output, f"spark-1: port {port} is taken by python3 (pid ")
+    assert containers() == {}
+
+
+def refused(stack: Stack, cause: str, **changes: Any) -> None:
+    """An up with changed settings that goes as far as it can."""
+    done = stack.up(*stack.configured(lab_settings() | changes))
+    assert done.code != 0
+    assert cause in done.output, done.output
+    assert "Traceback" not in done.output, done.output
+
+
+def test_an_image_that_is_nowhere_starts_nothing(bare: Stack) -> None:
+    cause = "image localhost:5/absent/vllm:1 is on no node and cannot be pulled"
+    refused(bare, cause, image="localhost:5/absent/vllm:1", image_archive=None)
+    assert containers() == {}
+
+
+def test_fewer_gpus_in_ray_than_wanted_keep_serve_from_starting(bare: Stack) -> None:
+    head, worker = lab_settings()["nodes"]
+    nodes = [head, worker | {"ray_arguments": ["--num-gpus=0"]}]
+    refused(bare, "spark-2: Ray sees 0 GPU(s) on 192.168.200.13, 1 wanted", nodes=nodes)
+    assert set(containers()) == {"ray-head", "ray-worker"}
+
+
+def test_arguments_that_the_engine_refuses_leave_the_head_alone(stack: Stack) -> None:
+    head = containers()["ray-head"]
+    cause = "the engine refuses its arguments: argument --dtype: invalid choice"
+    refused(stack, cause, engine_arguments=["--dtype=nonsense"])
+    assert containers()["ray-head"] == head
+
+
+def test_the_next_up_converges(stack: Stack) -> None:
+    head = containers()["ray-head"]
+    done = stack.up()
+    assert done.code == 0, done.output
+    assert containers()["ray-head"] == head
+    assert stack.preview() == {}
