@@ -10,12 +10,12 @@ from pulumi.runtime.config import CONFIG
 
 from components import monitor
 from engines import vllm_image
-from hosts import hub_access
 from hosts.faults import Fault, Faults
 from hosts.findings import look
 from hosts.operation import LEAVE_OUT, destroying
 from hosts.readings import line
 from hosts.survey import survey_all
+from hosts.weights import hub_access
 from settings import SettingsError, check_keys, parse, parse_secrets, parse_token
 
 REPORTED = 32

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.samples import Samples, console
-from hosts import build_context
 from hosts.fabric import choose
-from hosts.image_stock import stock
-from hosts.images import CONTEXT_LABEL, inspect
+from hosts.images import build_context
+from hosts.images.identity import CONTEXT_LABEL, inspect
+from hosts.images.stock import stock
 from hosts.ssh import Connection
 from hosts.survey import survey_all
 from providers.image_copy import Source, copy

@@ -15,11 +15,11 @@ from components.ray import Ray
 from components.serve import Serve
 from engines import vllm_image
 from hosts.fabric import Fabric
-from hosts.image_plan import Plan
-from hosts.image_stock import amount
+from hosts.images.plan import Plan
+from hosts.images.stock import amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
-from hosts.weights_plan import WeightsPlan
+from hosts.weights.plan import WeightsPlan
 from providers.image_gate import ImageGate
 from settings import Cluster as Settings
 

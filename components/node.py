@@ -17,11 +17,11 @@ from engines import vllm_ray
 from hosts import ownership
 from hosts.containers import claim, remove_all
 from hosts.fabric import Fabric
-from hosts.image_plan import Plan
+from hosts.images.plan import Plan
 from hosts.ssh import Connection
 from hosts.stale import Stale
 from hosts.survey import Survey, dump
-from hosts.weights_plan import WeightsPlan
+from hosts.weights.plan import WeightsPlan
 from providers.host import Host
 from providers.image_copy import Source
 from providers.model_weights import ModelWeights

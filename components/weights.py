@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pulumi
 
-from hosts.weights_plan import WeightsPlan
+from hosts.weights.plan import WeightsPlan
 from providers.hub import Download
 from providers.image_copy import Source
 from providers.model_weights import ModelWeights

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from hosts.faults import Fault
-from hosts.image_contents import CACHE, Contents, ask
-from hosts.image_plan import Plan
+from hosts.images.contents import CACHE, Contents, ask
+from hosts.images.plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node

@@ -14,7 +14,9 @@ for name, source in {sources!r}:
 
 def bundle(*modules: ModuleType) -> str:
     """A text that defines the modules under their names, in this order; they may import those before them."""
-    sources = [("hosts", ""), *((module.__name__, inspect.getsource(module)) for module in modules)]
+    names = [module.__name__.split(".") for module in modules]
+    packages = dict.fromkeys(".".join(name[:depth]) for name in names for depth in range(1, len(name)))
+    sources = [*((package, "") for package in packages), *((one.__name__, inspect.getsource(one)) for one in modules)]
     return DEFINE.format(sources=sources)
 
 

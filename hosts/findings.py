@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from hosts import preflight, weights_plan
+from hosts import preflight
 from hosts.advice import advise, fallback, without_rdma
 from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
-from hosts.image_plan import Plan, plan
-from hosts.image_room import image_room
+from hosts.images.plan import Plan, plan
+from hosts.images.room import image_room
 from hosts.survey import Survey
-from hosts.weights_plan import WeightsPlan
+from hosts.weights import plan as weights_plan
+from hosts.weights.plan import WeightsPlan
 from settings import Cluster
 
 

@@ -9,7 +9,7 @@ from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.stale import Stale
 from hosts.survey import Container, GpuProcess, Listener, Survey
-from hosts.weights_plan import check_node
+from hosts.weights.plan import check_node
 from settings import NEEDED_UNITS, Cluster, Node
 
 DOCKER_UNIT = "docker.service"

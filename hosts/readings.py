@@ -7,7 +7,7 @@ import ipaddress
 from hosts import rdma
 from hosts.advice import GIB
 from hosts.fabric import Fabric
-from hosts.image_stock import amount
+from hosts.images.stock import amount
 from hosts.survey import Survey
 
 

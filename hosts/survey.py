@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from hosts import model_look
 from hosts.bundle import bundle
 from hosts.facts import Clock, Fact, Hca, Memory, Reached, Room
 from hosts.faults import Fault
-from hosts.images import Image
-from hosts.model_files import ModelFiles
+from hosts.images.identity import Image
 from hosts.ssh import Connection, Unreached
+from hosts.weights import look as model_look
+from hosts.weights.files import ModelFiles
 from settings import Cluster, Node
 
 SCRIPT = Path(__file__).with_name("survey_script.py")

@@ -257,7 +257,7 @@ def main(
 ) -> None:
     """Print the answer to `question`: keys image, model, revision, paths, devices, ports, units, sudo and home.
 
-    `hardware` and `look` are those of hosts/survey_hardware.py and hosts/model_look.py, which are sent along.
+    `hardware` and `look` are those of hosts/survey_hardware.py and hosts/weights/look.py, which are sent along.
     """
     home = question["home"] or os.path.expanduser("~")  # noqa: PTH111 - Path's may raise
 

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hosts import fabric_link, hub_download, model_look, ownership
+from hosts import fabric_link, ownership
 from hosts.bundle import program
-from hosts.hub_access import fault_of
 from hosts.ssh import Connection
+from hosts.weights import hub_download
+from hosts.weights import look as model_look
+from hosts.weights.hub_access import fault_of
 from providers import progress
 from providers.transfer import ask, follow, started
 from providers.weights_copy import WHAT, ByteMeter, words_of

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hosts import fabric_link, image_receiver, image_sender
+from hosts import fabric_link
 from hosts.bundle import program
 from hosts.faults import Fault
-from hosts.image_stock import FACTOR, Stock, check_room, layer_sizes, missing_bytes, stock
-from hosts.images import Image, is_tag
+from hosts.images import receiver as image_receiver
+from hosts.images import sender as image_sender
+from hosts.images.identity import Image, is_tag
+from hosts.images.stock import FACTOR, Stock, check_room, layer_sizes, missing_bytes, stock
 from hosts.ssh import Connection
 from providers import progress
 from providers.transfer import END_SECONDS, Meter, ask, follow, started

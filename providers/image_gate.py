@@ -10,7 +10,7 @@ from pulumi.dynamic import ReadResult, Resource
 
 from engines import vllm_image
 from hosts.faults import Faults
-from hosts.image_contents import ask
+from hosts.images.contents import ask
 from hosts.ssh import Connection
 from providers import progress
 from providers.gate import GateProvider

@@ -9,13 +9,14 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
 
-from hosts import model_look, weights_forget
 from hosts.bundle import bundle
 from hosts.containers import restart_failing_serve
 from hosts.faults import Fault
-from hosts.model_files import look
 from hosts.ssh import Connection
-from hosts.weights_plan import digest
+from hosts.weights import forget as weights_forget
+from hosts.weights import look as model_look
+from hosts.weights.files import look
+from hosts.weights.plan import digest
 from providers import progress
 from providers.base import Provider
 from providers.hub import Download, download

@@ -11,12 +11,12 @@ from typing import Any
 import pulumi
 from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
 
-from hosts import build_context
 from hosts.faults import Fault
-from hosts.image_download import check_download
-from hosts.image_sender import Counted, without_held
-from hosts.image_stock import FACTOR, Stock, amount, check_room, missing_bytes, stock
-from hosts.images import CONTEXT_LABEL, Archive, Image, inspect, is_tag
+from hosts.images import build_context
+from hosts.images.download import check_download
+from hosts.images.identity import CONTEXT_LABEL, Archive, Image, inspect, is_tag
+from hosts.images.sender import Counted, without_held
+from hosts.images.stock import FACTOR, Stock, amount, check_room, missing_bytes, stock
 from hosts.ssh import Connection
 from providers import progress
 from providers.base import Provider
@@ -218,7 +218,7 @@ class NodeImage(Resource, module="spark", name="NodeImage"):
     image_id: pulumi.Output[str]
     """Docker's id of the image there (sha256:…)."""
     identity: pulumi.Output[str]
-    """What the image is made of, the same on every node (:attr:`hosts.images.Image.identity`)."""
+    """What the image is made of, the same on every node (:attr:`hosts.images.identity.Image.identity`)."""
 
     def __init__(
         self,

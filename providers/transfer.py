@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hosts.faults import Fault
-from hosts.image_sender import Counted
-from hosts.image_stock import amount
+from hosts.images.sender import Counted
+from hosts.images.stock import amount
 from hosts.ssh import UNREACHABLE, Connection, lines
 from providers import progress
 from providers.plugin import CANCELLED

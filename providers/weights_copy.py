@@ -10,11 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from hosts import fabric_link, model_look, weights_digest, weights_links, weights_receiver, weights_sender
+from hosts import fabric_link
 from hosts.bundle import bundle, program
 from hosts.faults import Fault
-from hosts.image_stock import amount
+from hosts.images.stock import amount
 from hosts.ssh import Connection
+from hosts.weights import digest as weights_digest
+from hosts.weights import links as weights_links
+from hosts.weights import look as model_look
+from hosts.weights import receiver as weights_receiver
+from hosts.weights import sender as weights_sender
 from providers import progress
 from providers.image_copy import NotConnected, Source
 from providers.transfer import Meter, ask, follow, started

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hosts import build_context
 from hosts.bundle import bundle
 from hosts.faults import Fault
-from hosts.image_download import download
-from hosts.images import CONTEXT_LABEL, inspect
+from hosts.images import build_context
+from hosts.images.download import download
+from hosts.images.identity import CONTEXT_LABEL, inspect
 from hosts.ssh import lines
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from hosts import build_context, image_stock
 from hosts.faults import Fault
-from hosts.images import CONTEXT_LABEL, inspect
+from hosts.images import build_context
+from hosts.images import stock as image_stock
+from hosts.images.identity import CONTEXT_LABEL, inspect
 from providers import image_copy, transfer
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
@@ -26,7 +27,7 @@ IMAGE = "test-images:1"
 LAYER = 30_000_000
 """Bytes of the top layer: random, so that nothing makes it smaller."""
 COUNTER = "cat /sys/class/net/enp1s0f1np1/statistics/tx_bytes"
-REST = "ls -A /var/lib/docker/tmp; pgrep -af 'docker (save|load)|[i]mage_copy'; true"
+REST = "ls -A /var/lib/docker/tmp; pgrep -af 'docker (save|load)|[h]osts.images.(sender|receiver)'; true"
 
 
 @pytest.fixture(scope="module", autouse=True)

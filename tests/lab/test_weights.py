@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from hosts.faults import Fault
-from hosts.model_look import PARTIAL
 from hosts.survey import survey
-from hosts.weights_plan import check, plan
+from hosts.weights.look import PARTIAL
+from hosts.weights.plan import check, plan
 from providers import weights_copy
 from providers.model_weights import ModelWeightsProvider
 from providers.plugin import CANCELLED
@@ -112,8 +112,8 @@ def test_copy_that_was_killed_goes_on_where_it_ended(monkeypatch: pytest.MonkeyP
     finally:
         CANCELLED.clear()
     monkeypatch.undo()
-    ended(WORKER, "[w]eights_receiver")
-    ended(HEAD, "[w]eights_sender")
+    ended(WORKER, "[h]osts.weights.receiver")
+    ended(HEAD, "[h]osts.weights.sender")
     left = on(WORKER, "find", MODEL, "-name", f"*{PARTIAL}", "-printf", "%s\n").split()
     kept = sum(map(int, left))
     assert kept > SIZE / 4

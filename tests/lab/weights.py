@@ -6,9 +6,9 @@ from typing import Any
 
 from hosts.bundle import bundle
 from hosts.fabric import choose
-from hosts.model_look import LEDGER
 from hosts.survey import Survey, survey
-from hosts.weights_plan import check, plan
+from hosts.weights.look import LEDGER
+from hosts.weights.plan import check, plan
 from providers.image_copy import Source
 from providers.model_weights import ModelWeightsProvider
 from settings import Cluster, parse

@@ -15,11 +15,12 @@ import pytest
 from pulumi.runtime import mocks, rpc, set_all_config
 
 from engines import vllm_image
-from hosts import hub_access, operation
+from hosts import operation
 from hosts import survey as surveying
 from hosts.faults import Fault
-from hosts.image_contents import Contents
+from hosts.images.contents import Contents
 from hosts.survey import Survey
+from hosts.weights import hub_access
 from settings import Cluster
 from tests.samples import IMAGE_ID, STACK, contents, settings, surveys
 

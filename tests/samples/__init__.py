@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hosts.image_contents import Contents
+from hosts.images.contents import Contents
 from hosts.survey import Survey
 from settings import Cluster, parse
 
@@ -75,7 +75,7 @@ def inspected(id_: str = IMAGE_ID, *layers: str, **config: Any) -> dict[str, Any
 
 
 def model(**changes: Any) -> dict[str, Any]:
-    """The model of the field case as hosts/model_look.py prints it, complete: two shards stand for many."""
+    """The model of the field case as hosts/weights/look.py prints it, complete: two shards stand for many."""
     return {
         "error": "",
         "exists": True,

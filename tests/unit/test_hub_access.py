@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hosts.faults import Fault
-from hosts.hub_access import check, fault_of
 from hosts.survey import Survey
+from hosts.weights.hub_access import check, fault_of
 from tests.samples import cluster, model, survey
 from tests.samples.hub import COMMIT, NAME, Answer, Hub
 from tests.samples.models import contents

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from engines import vllm_image
-from hosts import image_contents
 from hosts.faults import Fault, Faults
-from hosts.image_contents import SCRIPT, Options
-from hosts.image_plan import Plan
+from hosts.images import contents as image_contents
+from hosts.images.contents import SCRIPT, Options
+from hosts.images.plan import Plan
 from hosts.ssh import Connection
 from providers.image_gate import ImageGateProvider
 from tests.samples import IMAGE_ID, cluster, contents, inspected, survey

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from hosts import image_download
 from hosts.faults import Fault
-from hosts.image_download import check_download, download
-from hosts.image_stock import Stock
-from hosts.images import Image
+from hosts.images import download as image_download
+from hosts.images.download import check_download, download
+from hosts.images.identity import Image
+from hosts.images.stock import Stock
 from hosts.ssh import Connection
 from tests.samples import inspected
 from tests.unit.fake_docker import FakeDocker, says

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hosts.findings import look
-from hosts.image_plan import plan
-from hosts.image_room import image_room
+from hosts.images.plan import plan
+from hosts.images.room import image_room
 from hosts.survey import Survey
 from tests.samples import STACK, archives, cluster, inspected, survey
 

@@ -23,8 +23,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts import fabric_link, image_receiver, image_sender
-from hosts.image_sender import Counted, chain_ids, without_held
+from hosts import fabric_link
+from hosts.images import receiver as image_receiver
+from hosts.images import sender as image_sender
+from hosts.images.sender import Counted, chain_ids, without_held
 from providers.image_copy import SENDER
 from tests.samples.archives import Saved, legacy, oci
 from tests.unit.fake_docker import FakeDocker, says

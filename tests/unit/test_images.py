@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.faults import Fault
-from hosts.image_plan import plan
-from hosts.images import CONTEXT_LABEL, Archive, Image, common, is_tag
+from hosts.images.identity import CONTEXT_LABEL, Archive, Image, common, is_tag
+from hosts.images.plan import plan
 from hosts.survey import Survey
 from tests.samples import IMAGE_ID, cluster, inspected, survey
 from tests.samples.archives import CONFIG, legacy, oci

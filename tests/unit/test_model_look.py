@@ -14,19 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts import (
-    fabric_link,
-    hub_download,
-    model_look,
-    weights_digest,
-    weights_forget,
-    weights_links,
-    weights_receiver,
-    weights_sender,
-)
-from hosts.model_files import ModelFiles, look
-from hosts.model_look import whole_size
+from hosts import fabric_link
 from hosts.ssh import Connection
+from hosts.weights import digest as weights_digest
+from hosts.weights import forget as weights_forget
+from hosts.weights import hub_download
+from hosts.weights import links as weights_links
+from hosts.weights import look as model_look
+from hosts.weights import receiver as weights_receiver
+from hosts.weights import sender as weights_sender
+from hosts.weights.files import ModelFiles, look
+from hosts.weights.look import whole_size
 from tests.samples.models import COMMIT, contents, directory, hub_entry, safetensors
 
 SECOND = "model-00002-of-00003.safetensors"

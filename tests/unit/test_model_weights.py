@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hosts.faults import Fault
-from hosts.model_files import look
-from hosts.model_look import LEDGER, PARTIAL
 from hosts.ssh import Connection
-from hosts.weights_plan import plan
+from hosts.weights.files import look
+from hosts.weights.look import LEDGER, PARTIAL
+from hosts.weights.plan import plan
 from providers.image_copy import Source
 from providers.model_weights import ModelWeightsProvider
 from tests.samples import cluster, survey

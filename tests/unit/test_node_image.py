@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from hosts import image_stock
 from hosts.faults import Fault
-from hosts.images import CONTEXT_LABEL, Image
+from hosts.images import stock as image_stock
+from hosts.images.identity import CONTEXT_LABEL, Image
 from hosts.ssh import Connection
 from providers import image_copy
 from providers.image_copy import Source

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from hosts.faults import Fault
-from hosts.model_look import LEDGER, PARTIAL
 from hosts.ssh import Connection
+from hosts.weights.look import LEDGER, PARTIAL
 from providers import weights_copy
 from providers.image_copy import NotConnected, Source
 from providers.plugin import CANCELLED

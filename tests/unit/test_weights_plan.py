@@ -8,7 +8,7 @@ import pytest
 
 from hosts.faults import Fault
 from hosts.survey import Survey
-from hosts.weights_plan import LOADED, check, check_node, plan
+from hosts.weights.plan import LOADED, check, check_node, plan
 from settings import Cluster
 from tests.samples import cluster, model, survey
 

@@ -1,6 +1,6 @@
 """Runs on a node that lacks files of the model, as `python3 -c`: fetches them from a sender, several at once.
 
-Standard library, fabric_link, model_look and weights_links only, Python 3.8 and newer. Started by
+Standard library, fabric_link, look and links only, Python 3.8 and newer. Started by
 providers/weights_copy.py with one line of JSON on its input: `address`, `port` and `token` of the sender, `root`,
 `files` (name: [size, mtime in ns]), `streams`, and `anew`, whether files of the right size are fetched too. It prints
 twice a second `{"got": BYTES}`, at the beginning `{"need": BYTES, "kept": BYTES of parts that were there}`, and at last
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from hosts.fabric_link import HEARTBEAT_SECONDS, connect, say
-from hosts.model_look import PARTIAL
-from hosts.weights_links import settle
+from hosts.weights.links import settle
+from hosts.weights.look import PARTIAL
 
 BUFFER = 1 << 20
 CONNECT_SECONDS = 10.0

@@ -1,6 +1,6 @@
 """Runs on a node as `python3 -`: removes what this program brought of a model, and nothing that was there before.
 
-Standard library only, Python 3.8 and newer; a ledger in the directory names it (hosts/weights_receiver.py).
+Standard library only, Python 3.8 and newer; a ledger in the directory names it (hosts/weights/receiver.py).
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hosts.model_look import LEDGER, PARTIAL
+from hosts.weights.look import LEDGER, PARTIAL
 
 
 def forget(root: str) -> None:

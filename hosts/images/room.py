@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hosts import build_context
 from hosts.faults import Fault
-from hosts.image_plan import Plan
-from hosts.image_stock import FACTOR, SLACK, amount
+from hosts.images import build_context
+from hosts.images.plan import Plan
+from hosts.images.stock import FACTOR, SLACK, amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node

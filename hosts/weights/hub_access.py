@@ -6,13 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hosts import fabric_link, hub_access_script, hub_download, model_look
+from hosts import fabric_link
 from hosts.bundle import program
 from hosts.faults import Fault
-from hosts.hub_access_script import INVALID
-from hosts.image_stock import SLACK, amount
+from hosts.images.stock import SLACK, amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
+from hosts.weights import hub_access_script, hub_download
+from hosts.weights import look as model_look
+from hosts.weights.hub_access_script import INVALID
 from settings import Cluster, Node
 
 SCRIPT = program(fabric_link, model_look, hub_download, hub_access_script)
@@ -71,7 +73,7 @@ def _endpoint(cluster: Cluster, node: Node) -> str:
 
 
 def _ask(cluster: Cluster, node: Node, entry: str, token: str | None) -> dict[str, Any]:
-    """The answer of hosts/hub_access_script.py on a node, within the time of a survey; no answer is one too."""
+    """The answer of hosts/weights/hub_access_script.py on a node, within the time of a survey; no answer is one too."""
     bound, environment = cluster.deadlines.survey, cluster.of(node).environment
     question = {
         "name": cluster.hub_name,

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hosts import build_context
 from hosts.faults import Fault
-from hosts.images import Archive, Image
+from hosts.images import build_context
+from hosts.images.identity import Archive, Image
 from hosts.survey import Survey
 from settings import Cluster
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hosts.faults import Fault
-from hosts.image_stock import SLACK, amount
-from hosts.model_files import Lack, ModelFiles
-from hosts.model_look import WEIGHTS
+from hosts.images.stock import SLACK, amount
 from hosts.survey import Survey
+from hosts.weights.files import Lack, ModelFiles
+from hosts.weights.look import WEIGHTS
 from settings import Cluster, Node
 
 SHOWN = 5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hosts.faults import Fault
-from hosts.images import Image, common
+from hosts.images.identity import Image, common
 from hosts.ssh import Connection
 
 STOCK = """

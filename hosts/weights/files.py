@@ -1,4 +1,4 @@
-"""What of the model is on a node, as hosts/model_look.py tells it."""
+"""What of the model is on a node, as hosts/weights/look.py tells it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
 
-from hosts import model_look
 from hosts.bundle import bundle
 from hosts.ssh import Connection
+from hosts.weights import look as model_look
 
 
 class Lack(BaseModel):

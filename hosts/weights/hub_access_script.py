@@ -1,10 +1,10 @@
 """Runs on a node as `python3 -c`, standard library only: asks the Hugging Face hub whether it gives a model.
 
-Needs hub_download and what that needs. Started by hosts/hub_access.py with one line of JSON on its input: `name`,
-`revision`, `token` (may be None), `endpoint`, `environment`, `seconds` (of each of two requests) and `entry` (directory
-of the hub's cache). It prints one line of JSON: `kind`, the name of the exception that huggingface_hub would raise
-(empty where it would raise none, Unheard where the hub does not answer), `error`, `need` (bytes of the model) and
-`held` (bytes of it that are there).
+Needs hub_download and what that needs. Started by hosts/weights/hub_access.py with one line of JSON on its input:
+`name`, `revision`, `token` (may be None), `endpoint`, `environment`, `seconds` (of each of two requests) and `entry`
+(directory of the hub's cache). It prints one line of JSON: `kind`, the name of the exception that huggingface_hub
+would raise (empty where it would raise none, Unheard where the hub does not answer), `error`, `need` (bytes of the
+model) and `held` (bytes of it that are there).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from hosts.hub_download import held, wanted
+from hosts.weights.hub_download import held, wanted
 
 INVALID = "Invalid credentials in Authorization header"
 """The hub's words to a token that is none, also where the model needs none."""

@@ -1,6 +1,6 @@
 """Runs on a node as `python3 -`: names of the model that have no content to copy: symbolic links, a hub cache's refs.
 
-Standard library and model_look only, Python 3.8 and newer; hosts/weights_receiver.py gives its files their names by it.
+Standard library and look only, Python 3.8 and newer; hosts/weights/receiver.py gives its files their names by it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from hosts.model_look import LEDGER, PARTIAL
+from hosts.weights.look import LEDGER, PARTIAL
 
 
 def settle(root: Path, new: Path, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hosts.image_stock import Stock, amount, check_room
+from hosts.images.stock import Stock, amount, check_room
 from hosts.ssh import Connection
 
 MANIFEST = """

@@ -1,6 +1,6 @@
 """Runs inside an image as `python3 -c`, standard library only: prints what the image holds as one line of JSON.
 
-Sent by hosts/image_contents.py.
+Sent by hosts/images/contents.py.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PARTIAL = ".dgx-spark-part"
-"""End of the name of a file that is on its way (hosts/weights_receiver.py)."""
+"""End of the name of a file that is on its way (hosts/weights/receiver.py)."""
 LEDGER = ".dgx-spark-cluster"
 """Names of the files below the mounted directory that this program brought; a destroy may remove them."""
 HEADER_LIMIT = 100_000_000
@@ -236,7 +236,7 @@ def _raise(error: OSError) -> None:
 
 
 def look(path: str, revision: str) -> dict[str, Any]:
-    """What is there of the model: see hosts/model_files.py for the answer's fields."""
+    """What is there of the model: see hosts/weights/files.py for the answer's fields."""
     root, below, ref = locate(path, revision)
     seen, error, weights = Look(root, below), "", False
     exists = os.path.isdir(seen.top)

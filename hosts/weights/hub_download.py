@@ -1,6 +1,6 @@
 """Runs in a throw-away container of the serving image, as `python3 -c`: downloads a model into the hub's cache.
 
-Needs fabric_link, model_look and the image's huggingface_hub, which vLLM depends on. Started by providers/hub.py with
+Needs fabric_link, look and the image's huggingface_hub, which vLLM depends on. Started by providers/hub.py with
 one line of JSON on its input: `name`, `revision`, `token` and `endpoint` (the last two may be None). It prints
 `{"need": BYTES}`, twice a second `{"got": BYTES}`, and at last `{"done": BYTES}` or
 `{"error": TEXT, "kind": NAME OF THE EXCEPTION}`. It ends as soon as its input closes; the hub's client resumes what has
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hosts.fabric_link import HEARTBEAT_SECONDS, say
-from hosts.model_look import INDEX, LEDGER, READ, WEIGHTS, loaded
+from hosts.weights.look import INDEX, LEDGER, READ, WEIGHTS, loaded
 
 CACHE = "/hub"
 """Where the container sees the cache directory."""
