@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,15 +125,17 @@ class Stack:
             text=True,
         )
 
-    def interrupted(self, *arguments: str, at: str) -> Result:
-        """Run a pulumi command and press Ctrl-C once when its output has a text."""
+    def interrupted(self, *arguments: str, at: str, times: int = 1) -> Result:
+        """Run a pulumi command and press Ctrl-C, once or more, when its output has a text."""
         with self.started(*arguments) as process:
             assert process.stdout
             output = ""
             for line in process.stdout:
                 output += line
                 if at in line:
-                    process.send_signal(signal.SIGINT)
+                    for _ in range(times):
+                        process.send_signal(signal.SIGINT)
+                        time.sleep(0.5)  # as a hand does: signals closer than Pulumi's loop are one
                     break
             output += process.communicate(timeout=300)[0]
         return Result(process.returncode, output)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from tests.lab.cluster.checks import containers
 from tests.lab.conftest import Stack, complete, on, ours
 
+UP = ("up", "--stack", "lab", "--yes", "--skip-preview")
+
 
 def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
-    done = bare.interrupted("up", "--stack", "lab", "--yes", "--skip-preview", at="Serve gate: loading")
+    done = bare.interrupted(*UP, at="Serve gate: loading")
     assert done.code != 0
     assert "Serve gate: interrupted; last reading: loading" in done.output
     assert "run pulumi up again: it goes on from here" in done.output
@@ -15,10 +17,18 @@ def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
     assert set(ours("spark-1")) == {"ray-head", "serve"}
 
 
+def test_second_interrupt_ends_pulumi_at_once_and_loses_nothing(stack: Stack) -> None:
+    before = containers()
+    done = stack.interrupted(*UP, at="Serve gate: loading", times=2)
+    assert done.code != 0
+    assert "Traceback" not in done.output, done.output
+    assert containers() == before
+
+
 def test_next_up_goes_on_and_ends_with_a_completion(stack: Stack) -> None:
-    before = ours("spark-1"), ours("spark-2")
+    before = containers()
     done = stack.up("--policy-pack", "policies")
-    assert (ours("spark-1"), ours("spark-2")) == before
+    assert containers() == before
     assert done.code == 0, done.output
     outputs = stack.outputs()
     assert outputs["endpoint"] == "http://10.1.230.180:30000/v1"
@@ -37,10 +47,10 @@ def test_the_curl_line_of_the_outputs_works_as_pasted(stack: Stack) -> None:
 
 
 def test_second_up_changes_nothing(stack: Stack) -> None:
-    before = ours("spark-1"), ours("spark-2")
+    before = containers()
     done = stack.up("--expect-no-changes")
     assert done.code == 0, done.output
-    assert (ours("spark-1"), ours("spark-2")) == before
+    assert containers() == before
 
 
 def test_preview_of_a_healthy_cluster_is_clean(stack: Stack) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tests.lab.cluster.checks import ALL, SERVE, WORKER, containers, inject, plan_text
+from tests.lab.cluster.checks import ALL, NODES, SERVE, WORKER, containers, inject, plan_text
 from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, complete, lab_settings, on, ours
 
 pytestmark = pytest.mark.matrix
 ONLY_SERVE = frozenset({"serve"})
+IMAGE, MODEL = "test-changes:1", "/home/aurora/test-changes"
 CHANGES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     "engine argument": (
         {"engine_arguments": ["--enforce-eager", "--max-model-len=128", "--dtype=bfloat16"]},
@@ -20,6 +22,8 @@ CHANGES: dict[str, tuple[dict[str, Any], frozenset[str]]] = {
     ),
     "port": ({"port": 30001}, ONLY_SERVE),
     "name of the model": ({"served_model_name": "other"}, ONLY_SERVE),
+    "image": ({"image": IMAGE, "image_archive": None}, ALL),
+    "model": ({"model": MODEL}, ALL),
     "environment": ({"environment": {"VLLM_CPU_KVCACHE_SPACE": "1", "OTHER": "1"}}, ALL),
     "restart policy": ({"restart": "no"}, frozenset()),
 }
@@ -32,6 +36,22 @@ def changed(number: int) -> dict[str, Any]:
     for change, _ in list(CHANGES.values())[:number]:
         settings |= change
     return settings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def others(serving: Stack) -> Iterator[None]:  # noqa: ARG001 - the image is there
+    """Another image and another model, on the head only."""
+    dockerfile = f"FROM {lab_settings()['image']}\nLABEL test-changes=1\n"
+
+    def remove() -> None:
+        for node in NODES:
+            on(node, "sh", "-c", f"rm -rf {MODEL}; docker image rm -f {IMAGE} 2>/dev/null", check=False)
+
+    remove()
+    on("spark-1", "sh", "-ec", f"printf %s '{dockerfile}' | docker build --quiet --tag {IMAGE} -")
+    on("spark-1", "cp", "-r", lab_settings()["model"], MODEL)
+    yield
+    remove()
 
 
 @pytest.mark.parametrize("number", range(len(CHANGES)), ids=list(CHANGES))
