@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
+import re
 import shlex
 import shutil
 import subprocess
@@ -244,9 +245,10 @@ class Connection:
         for sign, cause, remedy in SIGNS:
             if sign.lower() in stderr.lower():
                 known_as = f"'[{last.host}]:{last.port}'" if last.port not in (None, 22) else last.host
+                offending = OFFENDING.search(stderr)
                 facts = {
                     "host": last.host,
-                    "known_as": known_as,
+                    "known_as": f"{known_as} -f {shlex.quote(offending[1])}" if offending else known_as,
                     "login": last.destination,
                     "ssh": self.by_hand(),
                     "node": self.node,
@@ -256,6 +258,8 @@ class Connection:
         return Unreached(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
 
 
+OFFENDING = re.compile(r"^Offending \S+ key in (.+):\d+", re.MULTILINE)
+"""Where ssh has the key that is another one now: not in ~/.ssh where a configuration names another file."""
 SIGNS: tuple[tuple[str, str, str], ...] = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",

@@ -21,6 +21,8 @@ CHANGED = """\
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+Add correct host key in /home/a b/hosts to get rid of this message.
+Offending ED25519 key in /home/a b/hosts:3
 Host key for 10.1.230.180 has changed and you have requested strict checking.
 Host key verification failed.
 """
@@ -33,7 +35,7 @@ UNKNOWN_KEY = (
 @pytest.mark.parametrize(
     ("stderr", "cause", "remedy"),
     [
-        (CHANGED, "the host key of 10.1.230.180 has changed", "ssh-keygen -R 10.1.230.180"),
+        (CHANGED, "the host key of 10.1.230.180 has changed", "ssh-keygen -R 10.1.230.180 -f '/home/a b/hosts'"),
         (UNKNOWN_KEY, "the host key of 10.1.230.180 is not known", "ssh aurora@10.1.230.180"),
         (
             "aurora@10.1.230.180: Permission denied (publickey,password).",

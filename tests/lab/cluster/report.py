@@ -28,7 +28,7 @@ class Repair:
     replaced: str
     """Whose containers are others afterwards."""
     preview: float | None
-    """Seconds of the preview that named it."""
+    """Seconds of the preview that named it, or ended with the error."""
     up: float
     """Seconds until one `up` had brought back a completion."""
 
@@ -46,27 +46,28 @@ class Report:
         start, clean = median(self.starts), median(self.clean)
         rows = {line.split(" | ", 1)[0]: line for line in kept.splitlines() if line.startswith("| ")}
         for one in self.repairs:
-            preview = "–" if one.preview is None else f"{one.preview:.1f}"
+            looked = ("–", "–") if one.preview is None else (f"{one.preview:.1f}", f"{one.preview / clean:.2f}")
             cells = (
                 one.named or "nothing",
                 one.replaced or "nothing",
-                preview,
+                *looked,
                 f"{one.up:.0f}",
                 f"{one.up / start:.2f}",
             )
             rows[f"| {one.fault}"] = " | ".join((f"| {one.fault}", *cells)) + " |"
         rows.pop(HEADER.split(" | ", 1)[0], None)
         return "\n".join(
-            (ABOUT.format(start=start, clean=clean), HEADER, "|---|---|---|---|---|---|", *rows.values(), "")
+            (ABOUT.format(start=start, clean=clean), HEADER, "|---|---|---|---|---|---|---|", *rows.values(), "")
         )
 
 
-HEADER = "| fault | preview names | replaced | preview, s | up, s | up ÷ full start |"
+HEADER = "| fault | preview names | replaced | preview, s | ÷ clean | up, s | ÷ full start |"
 ABOUT = """\
 # Faults and their repair
 
 Made by `make faults` on the lab (two simulated Sparks on two processors): each fault is injected into a serving cluster
 (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring back a completion, replace only
-the containers named here, and leave a preview without changes. Ratios are to the full start of the same run; in the
-last one that took {start:.0f} s, and a clean preview {clean:.1f} s.
+the containers named here, and leave a preview without changes. An error ends preview and `up` until the fault is taken
+back; its times are those of the preview that says it and of the `up` afterwards. Ratios are to the full start and the
+clean preview of the same run; in the last one these took {start:.0f} s and {clean:.1f} s.
 """

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 import time
 from dataclasses import dataclass, field
 
@@ -15,6 +18,7 @@ from tests.lab.cluster.checks import (
     ALL,
     GPUS,
     HEAD,
+    NODES,
     SERVE,
     SERVING,
     WORKER,
@@ -23,7 +27,7 @@ from tests.lab.cluster.checks import (
     plan_text,
 )
 from tests.lab.cluster.report import Repair, Report, timed
-from tests.lab.conftest import Stack, complete
+from tests.lab.conftest import ROOT, Result, Stack, complete, on
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,11 @@ MORE = (
     Row("errors", "serve", {SERVING: "create"}, said="restarting the serve container on spark-1"),
     Row("hang", "ray-worker", {GPUS: "create"}, said="restarting the ray-worker container on spark-2"),
     Row("restart", "ray-head", {SERVING: "create"}),
-    Row("link", "spark-2", refused="spark-2: "),
-    Row("management", "spark-1", refused="spark-1: "),
+    Row("link", "spark-2", refused="error: spark-2: "),
+    Row("management", "spark-1", refused="error: spark-1: "),
     Row("reboot", "spark-1", {SERVING: "create"}),
     Row("reboot", "spark-2", {SERVING: "create"}),
-    Row("off", "spark-2", refused="spark-2: "),
+    Row("off", "spark-2", refused="error: spark-2: "),
     Row("docker-restart", "spark-2", {SERVING: "create"}),
     Row("docker-stop", "spark-2", refused="spark-2: Docker does not answer"),
     Row("gpu", "spark-2", refused="spark-2: the GPU is held by /usr/bin/python3"),
@@ -95,8 +99,7 @@ def test_fault_is_named_and_repaired_and_nothing_else_is_touched(serving: Stack,
     assert done.code == 0, done.output
     before = containers()
     inject(row.fault, row.target)
-    if row.refused:
-        refuse(serving, row)
+    refusal = refuse(serving, row) if row.refused else None
     with timed() as preview:
         plan = serving.preview()
     assert {name: plan.get(name) for name in row.named} == row.named, plan
@@ -116,8 +119,8 @@ def test_fault_is_named_and_repaired_and_nothing_else_is_touched(serving: Stack,
     assert serving.preview() == {}
     if row.fault == "unit":
         inject(row.fault, row.target, "--heal")
-    named = f"error: {row.refused.strip(' :')}" if row.refused else plan_text(row.named)
-    report.repairs.append(Repair(row.name, named, ", ".join(sorted(row.replaced)), preview[0], up[0]))
+    named = f"error: {row.refused.removeprefix('error: ').strip(' :')}" if row.refused else plan_text(row.named)
+    report.repairs.append(Repair(row.name, named, ", ".join(sorted(row.replaced)), refusal or preview[0], up[0]))
 
 
 def test_a_power_cut_ends_in_a_serving_cluster_without_the_operator(serving: Stack, report: Report) -> None:
@@ -143,13 +146,36 @@ def answers(endpoint: str, model: str) -> bool:
         return False
 
 
-def refuse(serving: Stack, row: Row) -> None:
-    """A fault that the operator must end: told, and nothing is done; then it has ended."""
-    left = containers() if row.fault in ("gpu", "foreign", "port") else {}  # elsewhere Docker cannot be asked
-    for command in (("preview",), ("up", "--yes", "--skip-preview")):
-        done = serving.pulumi(*command, "--stack", "lab")
-        assert done.code != 0
-        assert row.refused in done.output, done.output
-        assert "Traceback" not in done.output, done.output
-    assert not left or containers() == left
+def refuse(serving: Stack, row: Row) -> float:
+    """A fault that the operator must end: told, and nothing is done; then it has ended. Seconds of the preview."""
+    left = everything() if row.fault in ("gpu", "foreign", "port") else ""  # elsewhere Docker cannot be asked
+    with timed() as preview:
+        told(serving.pulumi("preview", "--stack", "lab"), row.refused)
+    done = serving.up()
+    told(done, row.refused)
+    assert not left or everything() == left
+    if row.fault == "fresh":
+        accept(serving, done.output)
     inject(row.fault, row.target, "--heal")
+    return preview[0]
+
+
+def told(done: Result, cause: str) -> None:
+    """A failed command says the cause, and a next step."""
+    assert done.code != 0
+    assert cause in done.output, done.output
+    assert "next: " in done.output, done.output
+    assert "Traceback" not in done.output, done.output
+
+
+def everything() -> str:
+    """All containers of both nodes, also those that are not ours."""
+    return "".join(on(node, "docker", "ps", "-aq", "--no-trunc") for node in NODES)
+
+
+def accept(serving: Stack, output: str) -> None:
+    """The command that the error names makes ssh forget the former key; the new one is then the user's to accept."""
+    command = re.search(r"ssh-keygen -R \S+ -f \S+(?=,)", output)
+    assert command, output
+    subprocess.run(shlex.split(command[0]), cwd=ROOT, check=True)
+    told(serving.up(), "the host key of 192.168.200.13 is not known")
