@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -29,8 +29,8 @@ class Repair:
     """Whose containers are others afterwards."""
     preview: float | None
     """Seconds of the preview that named it, or ended with the error."""
-    up: float
-    """Seconds until one `up` had brought back a completion."""
+    up: float | None
+    """Seconds until one `up` had brought back a completion; of the destroy where the row says so."""
 
 
 @dataclass
@@ -43,22 +43,30 @@ class Report:
 
     def table(self, kept: str) -> str:
         """The matrix as Markdown, with the rows of an earlier one that were not run again."""
-        start, clean = median(self.starts), median(self.clean)
+        start, clean = (f"{median(some):.1f}" if some else "–" for some in (self.starts, self.clean))
         rows = {line.split(" | ", 1)[0]: line for line in kept.splitlines() if line.startswith("| ")}
         for one in self.repairs:
-            looked = ("–", "–") if one.preview is None else (f"{one.preview:.1f}", f"{one.preview / clean:.2f}")
             cells = (
                 one.named or "nothing",
                 one.replaced or "nothing",
-                *looked,
-                f"{one.up:.0f}",
-                f"{one.up / start:.2f}",
+                _seconds(one.preview, ".1f"),
+                _ratio(one.preview, self.clean),
+                _seconds(one.up, ".0f"),
+                _ratio(one.up, self.starts),
             )
             rows[f"| {one.fault}"] = " | ".join((f"| {one.fault}", *cells)) + " |"
         rows.pop(HEADER.split(" | ", 1)[0], None)
         return "\n".join(
             (ABOUT.format(start=start, clean=clean), HEADER, "|---|---|---|---|---|---|---|", *rows.values(), "")
         )
+
+
+def _seconds(value: float | None, form: str) -> str:
+    return "–" if value is None else f"{value:{form}}"
+
+
+def _ratio(value: float | None, to: Sequence[float]) -> str:
+    return "–" if value is None or not to else f"{value / median(to):.2f}"
 
 
 HEADER = "| fault | preview names | replaced | preview, s | ÷ clean | up, s | ÷ full start |"
@@ -69,5 +77,5 @@ Made by `make faults` on the lab (two simulated Sparks on two processors): each 
 (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring back a completion, replace only
 the containers named here, and leave a preview without changes. An error ends preview and `up` until the fault is taken
 back; its times are those of the preview that says it and of the `up` afterwards. Ratios are to the full start and the
-clean preview of the same run; in the last one these took {start:.0f} s and {clean:.1f} s.
+clean preview of the same run; in the last one these took {start} s and {clean} s.
 """

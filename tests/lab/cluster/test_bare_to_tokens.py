@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from tests.lab.cluster.checks import containers
+from tests.lab.cluster.killing import UP_SECONDS, killed, points, unlock
 from tests.lab.conftest import Stack, complete, on, ours
 
 UP = ("up", "--stack", "lab", "--yes", "--skip-preview")
 
 
-def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
-    done = bare.interrupted(*UP, at="Serve gate: loading")
+def test_killed_ups_leave_what_the_next_one_goes_on_from(bare: Stack) -> None:
+    for seconds in points(4, UP_SECONDS):
+        killed(bare, "up", seconds)
+        unlock(bare)
+
+
+def test_interrupt_ends_a_wait_with_a_clear_word(stack: Stack) -> None:
+    done = stack.interrupted(*UP, at="Serve gate: loading")
     assert done.code != 0
     assert "Serve gate: interrupted; last reading: loading" in done.output
     assert "run pulumi up again: it goes on from here" in done.output
@@ -25,7 +32,7 @@ def test_second_interrupt_ends_pulumi_at_once_and_loses_nothing(stack: Stack) ->
     assert containers() == before
 
 
-def test_next_up_goes_on_and_ends_with_a_completion(stack: Stack) -> None:
+def test_next_up_goes_on_from_all_of_them_and_ends_with_a_completion(stack: Stack) -> None:
     before = containers()
     done = stack.up("--policy-pack", "policies")
     assert containers() == before
@@ -74,20 +81,3 @@ def test_a_removed_worker_is_named_and_repaired_with_its_dependents_only(stack: 
     outputs = stack.outputs()
     assert complete(outputs["endpoint"], outputs["model"]) == 4
     assert stack.preview() == {}
-
-
-def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(stack: Stack) -> None:
-    before = containers()
-    stack.empty()
-    warning = "dgx-spark-cluster-lab-serve of stack 'lab' are there, but this state does not know them"
-    plan = stack.pulumi("preview", "--stack", "lab")
-    assert plan.code == 0, plan.output
-    assert warning in plan.output
-    assert containers() == before
-
-    done = stack.up()
-    assert done.code == 0, done.output
-    assert warning in done.output
-    assert not set(containers().values()) & set(before.values())
-    outputs = stack.outputs()
-    assert complete(outputs["endpoint"], outputs["model"]) == 4

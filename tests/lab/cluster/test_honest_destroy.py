@@ -5,19 +5,22 @@ from __future__ import annotations
 import re
 
 from tests.lab.cluster.checks import ALL, assert_bare, containers, inject
+from tests.lab.cluster.killing import DESTROY_SECONDS, killed, points, unlock
+from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, lab_settings, ours
 
 OTHERS = ("--run-program=false", "--refresh=false", "--continue-on-error")
 
 
-def test_another_stack_on_these_hosts_is_told_and_refused(serving: Stack) -> None:
+def test_another_stack_on_these_hosts_is_told_and_refused(serving: Stack, report: Report) -> None:
     before = containers()
     config = serving.configured(lab_settings())
     done = serving.pulumi("stack", "init", "other", "--no-select")
     assert done.code == 0, done.output
     try:
-        for command in (("preview",), ("up", "--yes", "--skip-preview")):
-            done = serving.pulumi(*command, "--stack", "other", *config)
+        for command in (("up", "--yes", "--skip-preview"), ("preview",)):
+            with timed() as seconds:
+                done = serving.pulumi(*command, "--stack", "other", *config)
             assert done.code != 0
             assert "spark-1: stack 'lab' already runs ray-head here" in done.output, done.output
             assert "next: one stack per set of hosts: pulumi destroy -s lab first" in done.output, done.output
@@ -26,16 +29,22 @@ def test_another_stack_on_these_hosts_is_told_and_refused(serving: Stack) -> Non
         done = serving.pulumi("stack", "rm", "other", "--yes")
     assert done.code == 0, done.output
     assert containers() == before
+    report.repairs.append(Repair("a second stack on these hosts", "error on each node", "", seconds[0], None))
 
 
-def test_destroy_leaves_nothing(stack: Stack) -> None:
+def test_destroy_leaves_nothing_also_after_killed_ones(stack: Stack) -> None:
     assert set(containers()) == ALL
+    for seconds in points(4, DESTROY_SECONDS):
+        killed(stack, "destroy", seconds)
+        unlock(stack)
     done = stack.destroy()
     assert done.code == 0, done.output
     assert_bare()
 
 
-def test_a_dead_worker_spares_the_head_and_the_rest_is_finished_later_or_forgotten(stack: Stack) -> None:
+def test_a_dead_worker_spares_the_head_and_the_rest_is_finished_later_or_forgotten(
+    stack: Stack, report: Report
+) -> None:
     done = stack.up(*stack.configured(lab_settings() | {"serve": False}))
     assert done.code == 0, done.output
     inject("off", "spark-2")
@@ -46,12 +55,14 @@ def test_a_dead_worker_spares_the_head_and_the_rest_is_finished_later_or_forgott
         assert "pulumi destroy --run-program=false --refresh=false --continue-on-error" in done.output, done.output
         assert set(ours("spark-1")) == {"ray-head"}, "a plain destroy asks all nodes first"
 
-        done = stack.destroy(*OTHERS)
+        with timed() as seconds:
+            done = stack.destroy(*OTHERS)
         assert done.code != 0
         assert "what is ours there is left" in done.output, done.output
         assert "then finish it: pulumi destroy -s lab" in done.output, done.output
         assert "Traceback" not in done.output, done.output
         assert ours("spark-1") == {}
+        report.repairs.append(Repair("destroy, spark-2 off", "error: spark-2", "the rest removed", None, seconds[0]))
         saved = stack.pulumi("stack", "export", "--stack", "lab", "--file", str(stack.folder / "left.json"))
         assert saved.code == 0, saved.output
         forget(stack, done.output)

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.conftest import Stack, lab_settings, on, ours
+from tests.lab.cluster.checks import containers
+from tests.lab.cluster.report import Repair, Report, timed
+from tests.lab.conftest import Stack, complete, lab_settings, on
 
 HOME = "/home/aurora/test-weights"
 MODEL = f"{HOME}/tiny-qwen3"
@@ -45,17 +47,24 @@ def test_second_up_changes_nothing(stack: Stack, settings: list[str]) -> None:
 
 
 def test_missing_file_is_named_by_a_preview_and_mended_without_touching_serve(
-    stack: Stack, settings: list[str]
+    stack: Stack, settings: list[str], report: Report
 ) -> None:
-    before = ours("spark-1"), ours("spark-2")
+    before = containers()
     on("spark-2", "rm", f"{MODEL}/{SECOND}")
-    assert stack.preview(*settings) == {"ModelWeights spark-2": "update"}
+    with timed() as preview:
+        assert stack.preview(*settings) == {"ModelWeights spark-2": "update"}
     told = stack.pulumi("preview", "--stack", "lab", *settings)
     assert f"spark-2: the model lacks {SECOND} (missing, from spark-1)" in told.output
-    done = stack.up(*settings)
+    with timed() as up:
+        done = stack.up(*settings)
     assert done.code == 0, done.output
     on("spark-2", "test", "-f", f"{MODEL}/{SECOND}")
-    assert (ours("spark-1"), ours("spark-2")) == before
+    assert containers() == before
+    outputs = stack.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    report.repairs.append(
+        Repair("file of the model missing on spark-2", "ModelWeights spark-2 (update)", "", preview[0], up[0])
+    )
     assert stack.preview(*settings) == {}
 
 
