@@ -42,8 +42,8 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
     """The fabric end of every node.
 
     An address given in the settings wins; otherwise the one subnet that all nodes share over RDMA, else the fastest
-    shared one. Interfaces without a cable do not count, and only the interface and the HCAs that the settings name are
-    looked at, where they name any.
+    shared one; link-local addresses (169.254.0.0/16) only where there are no others. Interfaces without a cable do not
+    count, and only the interface and the HCAs that the settings name are looked at, where they name any.
 
     Raises:
         Faults: of all nodes at once: an address, interface or HCA that its node does not have, no shared subnet, or
@@ -123,8 +123,8 @@ def _in(node: Node, own: Survey, network: Network | None) -> End:
             node.name,
             f"has several interfaces in the fabric's subnet {network}: "
             + ", ".join(f"{interface.name} {address.ip}" for interface, address in ends),
-            f"say which: set `fabric` of {node.name} to one of these addresses, or move the other interface to another "
-            "subnet",
+            f"say which: set `fabric` of {node.name} to one of these addresses (or `interface`), or move the "
+            "other interface to another subnet",
         )
     return ends[0]
 
@@ -173,7 +173,8 @@ def _cabled(node: Node, own: Overridable, facts: Survey) -> None:
 
 def _alone(cluster: Cluster, surveys: Mapping[str, Survey]) -> Fabric:
     facts = surveys[cluster.head.name]
-    for interface, address in _connected(facts) or _addresses(facts):
+    # A stable sort: link-local addresses last.
+    for interface, address in sorted(_connected(facts) or _addresses(facts), key=lambda end: end[1].is_link_local):
         hcas = cluster.of(cluster.head).hcas or ()
         return Fabric(str(address.ip), interface.name, hcas, "the only node: its first address")
     raise Fault(cluster.head.name, "has no interface with an address", "bring a network interface up")
@@ -195,10 +196,11 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
             "of each node",
             evidence,
         )
-    rdma_networks = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
+    over_rdma = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
+    candidates = _assigned(over_rdma) or _fastest(_assigned(shared), surveys)
     head = surveys[cluster.head.name]
-    cabled = _one_a_cage(head, ((i, a) for i, a in _connected(head) if a.network in rdma_networks))
-    best = sorted({address.network for _, address in cabled}, key=str) or _fastest(shared, surveys)
+    cabled = _one_a_cage(head, ((i, a) for i, a in _connected(head) if a.network in candidates))
+    best = sorted({address.network for _, address in cabled}, key=str)
     if len(best) > 1:
         raise Fault(
             names,
@@ -206,10 +208,18 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
             "say which: set `fabric` of each node to its address in one of them",
             evidence,
         )
-    if cabled:
+    if over_rdma:
         roce = all(hca.roce for hca in head.hcas if any(end[0].name in hca.interfaces for end in cabled))
         return best[0], f"shared by all nodes over {'RoCE' if roce else 'InfiniBand'}"
     return best[0], "the only subnet shared" if len(shared) == 1 else "fastest shared"
+
+
+def _assigned(networks: list[Network]) -> list[Network]:
+    """The networks without 169.254.0.0/16, unless it is the only one.
+
+    Every cable with link-local addresses is in it: that nodes share it does not show that they are on one cable.
+    """
+    return [network for network in networks if not network.is_link_local] or networks
 
 
 def _has_rdma(facts: Survey, network: Network) -> bool:

@@ -163,7 +163,11 @@ def owner(groups: str) -> dict[str, str]:
 
 
 def interfaces() -> list[dict[str, Any]]:
-    """Interfaces that are up and have an address, without loopback and Docker's bridges."""
+    """Interfaces that are up and have an address, without loopback and Docker's bridges.
+
+    IPv4 of scope link counts: a cable has nothing else where netplan says `link-local: [ ipv4 ]`, as in NVIDIA's
+    playbook for two Sparks. IPv6's fe80:: does not: every interface has one, and it cannot be dialled without its zone.
+    """
     found = []
     try:
         listed = json.loads(run("ip", "-json", "address", "show", "up").stdout or "[]")
@@ -171,7 +175,11 @@ def interfaces() -> list[dict[str, Any]]:
         listed = []
     for row in listed:
         name = row.get("ifname", "")
-        addresses = [f"{a['local']}/{a['prefixlen']}" for a in row.get("addr_info", []) if a.get("scope") == "global"]
+        addresses = [
+            f"{a['local']}/{a['prefixlen']}"
+            for a in row.get("addr_info", [])
+            if a.get("scope") == "global" or (a.get("scope"), a.get("family")) == ("link", "inet")
+        ]
         if not addresses or row.get("link_type") == "loopback" or re.match(r"docker\d|br-|veth|virbr", name):
             continue
         speed = first_line(f"/sys/class/net/{name}/speed") or ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hosts.fabric import choose
+from hosts.survey import Survey
 from tests.samples import cluster, gids, hca, interface, survey, surveys
-from tests.unit.test_fabric import facts, given, on_head, refused
+from tests.unit.test_fabric import facts, given, on_head, pair, refused
 
 TWO_CABLES = [
     interface("enp1s0f0np0", "192.168.200.22/24", speed=200000),
@@ -51,6 +52,78 @@ def test_several_addresses_on_one_interface_are_no_choice() -> None:
     aliases = [interface("enp1s0f1np1", "192.168.200.12/24", "192.168.200.112/24")]
     found = {"spark-1": survey(1, interfaces=aliases), "spark-2": survey(2)}
     assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
+
+
+def link_local(number: int, *names: str) -> Survey:
+    """A Spark whose QSFP ports have what netplan's `link-local: [ ipv4 ]` gives: addresses of one subnet."""
+    ends = [interface(name, f"169.254.{at}.{number}/16", speed=200000) for at, name in enumerate(names, 3)]
+    return survey(
+        number, interfaces=[interface("enP7s7", f"10.1.230.{number}/24", speed=10000), *ends], hcas=BOTH_CAGES
+    )
+
+
+def test_link_local_cable_of_nvidias_playbook_is_the_fabric_whichever_port_it_is_in() -> None:
+    found = {"spark-1": link_local(1, "enp1s0f1np1"), "spark-2": link_local(2, "enp1s0f0np0")}
+    assert [(end.address, end.interface, end.reason) for end in choose(cluster(), found).values()] == [
+        ("169.254.3.1", "enp1s0f1np1", "shared by all nodes over RoCE"),
+        ("169.254.3.2", "enp1s0f0np0", "shared by all nodes over RoCE"),
+    ]
+
+
+def test_link_local_twins_are_one_cable() -> None:
+    found = {f"spark-{n}": link_local(n, "enP2p1s0f1np1", "enp1s0f1np1") for n in (1, 2)}
+    assert {end.interface for end in choose(cluster(), found).values()} == {"enp1s0f1np1"}
+
+
+def test_two_link_local_cables_are_named_with_the_settings_that_decide() -> None:
+    found = {f"spark-{n}": link_local(n, "enp1s0f0np0", "enp1s0f1np1") for n in (1, 2)}
+    caught, _ = refused("several interfaces in the fabric's subnet 169.254.0.0/16", cluster(), found)
+    assert "set `fabric` of spark-1" in caught.remedy
+    ends = choose(cluster(interface="enp1s0f0np0"), found)
+    assert [end.address for end in ends.values()] == ["169.254.3.1", "169.254.3.2"]
+    ends = choose(cluster(nodes=given("169.254.4.1", "169.254.4.2")), found)
+    assert {end.interface for end in ends.values()} == {"enp1s0f1np1"}
+
+
+def test_assigned_addresses_win_over_link_local_ones() -> None:
+    """Nodes with link-local addresses need not be on one cable."""
+    found = {
+        f"spark-{n}": survey(
+            n,
+            interfaces=[
+                interface("enp1s0f0np0", f"169.254.3.{n}/16"),
+                interface("enp1s0f1np1", f"192.168.200.{11 + n}/24"),
+            ],
+            hcas=BOTH_CAGES,
+        )
+        for n in (1, 2)
+    }
+    assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
+
+
+def test_without_rdma_a_faster_link_local_network_is_left_alone_unless_it_is_the_only_one() -> None:
+    link, lan = ("usb0", "169.254.3.{}/16", 20000), ("eth0", "10.1.230.{}/24", 10000)
+    assert {end.interface for end in choose(cluster(), pair(link, lan)).values()} == {"eth0"}
+    assert {end.interface for end in choose(cluster(), pair(link)).values()} == {"usb0"}
+
+
+def test_single_node_uses_an_assigned_address_before_a_link_local_one() -> None:
+    alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}])
+    found = facts(interface("enp1s0f1np1", "169.254.3.4/16"), interface("enP7s7", "10.1.230.180/24"))
+    assert choose(alone, {"spark-1": found})["spark-1"].address == "10.1.230.180"
+
+
+def test_both_ip_versions_of_a_network_without_rdma_are_one_fabric_over_ipv4() -> None:
+    found = {f"spark-{n}": facts(interface("eth0", f"2001:db8::{n}/64", f"10.1.230.{n}/24")) for n in (1, 2)}
+    assert [end.address for end in choose(cluster(), found).values()] == ["10.1.230.1", "10.1.230.2"]
+
+
+def test_ip_versions_on_several_interfaces_are_a_choice_without_rdma() -> None:
+    found = {
+        f"spark-{n}": facts(interface("eth0", f"10.1.230.{n}/24"), interface("eth1", f"2001:db8::{n}/64"))
+        for n in (1, 2)
+    }
+    assert refused("several subnets could be the fabric: 10.1.230.0/24, 2001:db8::/64", cluster(), found)
 
 
 def down(*ends: dict[str, Any]) -> list[dict[str, Any]]:

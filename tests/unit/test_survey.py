@@ -176,9 +176,14 @@ def test_failing_driver_is_passed_on(tmp_path: Path) -> None:
     assert (found["gpus"], "couldn't communicate" in found["gpu_error"]) == ([], True)
 
 
-def test_interfaces_without_loopback_bridges_and_link_local_addresses(tmp_path: Path) -> None:
+def test_interfaces_without_loopback_bridges_and_fe80(tmp_path: Path) -> None:
+    """A cable with `link-local: [ ipv4 ]` has 169.254.x.x of scope link, and no other address."""
+
     def row(name: str, address: str, scope: str = "global", kind: str = "ether") -> dict[str, Any]:
-        info = [{"family": "inet", "local": address, "prefixlen": 24, "scope": scope}]
+        info = [
+            {"family": "inet", "local": address, "prefixlen": 24, "scope": scope},
+            {"family": "inet6", "local": "fe80::4ebb:47ff:fe2c:2a6", "prefixlen": 64, "scope": "link"},
+        ]
         return {"ifname": name, "link_type": kind, "mtu": 9000, "addr_info": info}
 
     rows = [
@@ -188,10 +193,13 @@ def test_interfaces_without_loopback_bridges_and_link_local_addresses(tmp_path: 
         row("br-1f", "172.18.0.1"),
         row("veth12", "172.17.0.2"),
         row("enp1s0f0np0", "169.254.3.4", "link"),
-        {"ifname": "enP7s7", "mtu": 1500, "addr_info": []},
+        {"ifname": "enP7s7", "mtu": 1500, "addr_info": [row("", "", "")["addr_info"][1]]},
     ]
-    (found,) = run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))["interfaces"]
-    assert (found["name"], found["addresses"], found["mtu"]) == ("enp1s0f1np1", ["192.168.200.12/24"], 9000)
+    found = run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))["interfaces"]
+    assert [(one["name"], one["addresses"], one["mtu"]) for one in found] == [
+        ("enp1s0f1np1", ["192.168.200.12/24"], 9000),
+        ("enp1s0f0np0", ["169.254.3.4/24"], 9000),
+    ]
 
 
 def test_interface_without_a_cable_says_so(tmp_path: Path) -> None:
