@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pulumi
@@ -13,10 +14,11 @@ from engines import vllm_image
 from hosts.faults import Fault, Faults
 from hosts.findings import look
 from hosts.operation import LEAVE_OUT, destroying
+from hosts.preflight import runs_containers
 from hosts.readings import line
 from hosts.survey import survey_all
 from hosts.weights import hub_access
-from settings import SettingsError, check_keys, parse, parse_secrets, parse_token
+from settings import SettingsError, key_faults, parse, secret_faults, token_faults
 
 REPORTED = 32
 """Exit code by which a language host knows that the user has been told: no message of its own follows."""
@@ -28,8 +30,7 @@ def main() -> None:
     config = pulumi.Config()
     stack = pulumi.get_stack()
     try:
-        check_keys({**pulumi.runtime.get_config_env(), **CONFIG.get()})
-        settings = parse(read(config))
+        settings = parse(read(config), beside(config))
         with ThreadPoolExecutor() as pool:
             asked = pool.submit(survey_all, settings)
             # Pulumi's SDKs take as long to import as the nodes to answer.
@@ -40,7 +41,6 @@ def main() -> None:
             if faults:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
-        key, secrets, token = read_secrets(config)
         found = look(settings, stack, surveys)
         if found.weights and found.weights.download:
             seed = found.image.seed if found.image else settings.head.name
@@ -51,12 +51,22 @@ def main() -> None:
             pulumi.log.warn(str(warning))
         faults += found.faults
         if found.image:
-            sound = {name: facts for name, facts in surveys.items() if name not in {fault.node for fault in faults}}
+            sound = {name: facts for name, facts in surveys.items() if runs_containers(facts)}
             faults += vllm_image.check(settings, stack, sound, found.image, pulumi.log.info)
         if faults or not found.image:
             raise Faults(faults)
         cluster = Cluster(
-            ClusterArgs(stack, settings, surveys, found.fabric, found.image, found.weights, key, secrets, token)
+            ClusterArgs(
+                stack,
+                settings,
+                surveys,
+                found.fabric,
+                found.image,
+                found.weights,
+                config.get_secret("apiKey"),
+                config.get_secret_object("secretEnvironment"),
+                config.get_secret("hubToken"),
+            )
         )
     except SettingsError as error:
         pulumi.log.error(f"{error}\n  next: correct Pulumi.{stack}.yaml; docs/settings.md lists every setting")
@@ -76,11 +86,11 @@ def read(config: pulumi.Config) -> object:
         return None
 
 
-Secret = pulumi.Output[str] | None
-
-
-def read_secrets(config: pulumi.Config) -> tuple[Secret, pulumi.Output[dict[str, str]] | None, Secret]:
-    """API key, secret environment and the hub's token; SettingsError where one is no secret or makes no sense."""
+def beside(config: pulumi.Config) -> Iterator[str]:
+    """What is wrong with the keys beside the settings. No secret stands in the way of a destroy, which reads none."""
+    yield from key_faults({**pulumi.runtime.get_config_env(), **CONFIG.get()})
+    if destroying():
+        return
     for name, where in (
         ("apiKey", "apiKey"),
         ("secretEnvironment", "--path secretEnvironment.NAME"),
@@ -88,7 +98,7 @@ def read_secrets(config: pulumi.Config) -> tuple[Secret, pulumi.Output[dict[str,
     ):
         key = config.full_key(name)
         if config.get(name) is not None and not pulumi.runtime.is_config_secret(key):
-            raise SettingsError(
+            yield (
                 f"{key}: stands in the stack's file as plain text: pulumi config rm {name}, choose a new value, then "
                 f"pulumi config set --secret {where}"
             )
@@ -96,10 +106,10 @@ def read_secrets(config: pulumi.Config) -> tuple[Secret, pulumi.Output[dict[str,
         environment = config.get_object("secretEnvironment")
     except pulumi.ConfigTypeError:
         environment = "no mapping"
-    secrets = None if environment is None else pulumi.Output.secret(parse_secrets(environment))
+    if environment is not None:
+        yield from secret_faults(environment)
     if (token := config.get("hubToken")) is not None:
-        parse_token(token)
-    return config.get_secret("apiKey"), secrets, config.get_secret("hubToken")
+        yield from token_faults(token)
 
 
 main()

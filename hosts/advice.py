@@ -22,12 +22,22 @@ GIB = 2**30
 
 
 def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> list[Fault]:
-    """All warnings, those across nodes first. Takes surveys of all nodes."""
-    found = [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric), *_kinds(cluster, surveys, fabric)]
+    """All warnings, those across nodes first.
+
+    Args:
+        cluster: the settings.
+        stack: whose containers are ours.
+        surveys: facts of all nodes.
+        fabric: ends of all nodes, or none while they cannot be chosen: what depends on them waits until then.
+    """
+    found: list[Fault] = []
+    if fabric:
+        found += [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric), *_kinds(cluster, surveys, fabric)]
     for node in cluster.nodes:
         facts = surveys[node.name]
         by_hand = Connection.of(cluster, node).by_hand()
-        found += _gids(cluster, node, facts, fabric[node.name])
+        if fabric:
+            found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
         found += _memory(cluster, stack, node, facts, by_hand)
     return found
@@ -39,19 +49,19 @@ def without_rdma(
     """Nodes on which NCCL would fall back to sockets (NET/Socket), why, and what helps.
 
     A single node has no network to cross, and where no node has RDMA devices none are missed unless the settings
-    require them.
+    require them. Takes what :func:`advise` takes.
     """
     if len(cluster.nodes) == 1 or not (cluster.require_rdma or any(facts.hcas for facts in surveys.values())):
         return
     for node in cluster.nodes:
-        own, facts, end = cluster.of(node), surveys[node.name], fabric[node.name]
+        own, facts, end = cluster.of(node), surveys[node.name], fabric.get(node.name)
         by_hand = Connection.of(cluster, node).by_hand()
         if own.hcas == ():
             if cluster.require_rdma:
                 yield node, "`hcas` is empty, which turns RDMA off", "remove `hcas`, or `require_rdma`"
         elif not facts.hcas:
             yield node, "the node has no RDMA device", f"load its driver: {by_hand} sudo modprobe mlx5_ib"
-        elif not end.hcas:
+        elif end and not end.hcas:
             states = ", ".join(f"{hca.name} ({', '.join(hca.interfaces)}) {hca.state}" for hca in facts.hcas)
             yield (
                 node,

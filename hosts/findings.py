@@ -53,7 +53,6 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
         found.fabric = choose(cluster, surveys)
     except Faults as several:
         found.faults += several.faults
-        return found
     found.warnings += advise(cluster, stack, surveys, found.fabric)
     missed = [fallback(*one) for one in without_rdma(cluster, surveys, found.fabric)]
     (found.faults if cluster.require_rdma else found.warnings).extend(missed)

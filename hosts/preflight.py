@@ -37,6 +37,11 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
     return faults
 
 
+def runs_containers(facts: Survey) -> bool:
+    """Whether a container with the GPUs and mounts of the settings can start on a node: that asks an image."""
+    return not (facts.docker.error or facts.docker.gpu_runtimes == () or not facts.gpus or facts.missing)
+
+
 def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
     error = facts.docker.error
     if not error:

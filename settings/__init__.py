@@ -9,7 +9,7 @@ from settings.checks import NEEDED_UNITS, RESERVED_ENVIRONMENT
 from settings.cluster import MOST_NODES, Cluster, Deadlines, Node, Ray
 from settings.fields import SettingsError
 from settings.host import Mount, Overridable, Ulimit
-from settings.reading import check_keys, parse, parse_secrets, parse_token
+from settings.reading import key_faults, parse, secret_faults, token_faults
 from settings.weights import Weights
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "SettingsError",
     "Ulimit",
     "Weights",
-    "check_keys",
+    "key_faults",
     "parse",
-    "parse_secrets",
-    "parse_token",
+    "secret_faults",
+    "token_faults",
 ]

@@ -22,8 +22,27 @@ BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
 
 
-def parse(value: object) -> Cluster:
-    """Validate the configuration value; raises SettingsError that lists every fault with its YAML path."""
+def parse(value: object, beside: Iterable[str] = ()) -> Cluster:
+    """Validate the configuration value.
+
+    Args:
+        value: of the key `cluster`.
+        beside: what is wrong with the other keys, a line each, to be told at the same time.
+
+    Raises:
+        SettingsError: lists every fault with its YAML path.
+    """
+    lines = list(beside)
+    try:
+        found = _cluster(value)
+    except SettingsError as error:
+        lines.append(str(error))
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return found
+
+
+def _cluster(value: object) -> Cluster:
     if not isinstance(value, dict):
         raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model: start from Pulumi.spark.yaml")
     try:
@@ -37,37 +56,31 @@ def parse(value: object) -> Cluster:
         raise SettingsError("\n".join(dict.fromkeys(lines))) from None
 
 
-def check_keys(configuration: Iterable[str]) -> None:
-    """Refuse a mistyped key beside the settings: an API key that is not read leaves the API open.
-
-    Raises:
-        SettingsError: names each key of ours that nothing reads, with a near one that is.
-    """
-    ours = [name for project, _, name in (key.partition(":") for key in configuration) if project == PROJECT]
-    if unknown := [name for name in ours if name not in KEYS]:
-        raise SettingsError("\n".join(f"{PROJECT}:{name}: unknown setting{suggest(name, KEYS)}" for name in unknown))
+def key_faults(configuration: Iterable[str]) -> Iterator[str]:
+    """Mistyped keys beside the settings, which nothing reads: without its API key the API would be open."""
+    for key in configuration:
+        project, _, name = key.partition(":")
+        if project == PROJECT and name not in KEYS:
+            yield f"{PROJECT}:{name}: unknown setting{suggest(name, KEYS)}"
 
 
-def parse_secrets(value: object) -> dict[str, str]:
-    """Validate the secret environment; raises SettingsError that shows no value."""
+def secret_faults(value: object) -> Iterator[str]:
+    """What is wrong with the secret environment, without its values."""
     try:
         found = _secrets.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
-        lines = [f"{_path(SECRETS, f['loc'])}: must be text under the name of a variable" for f in error.errors()]
-        raise SettingsError("\n".join(lines)) from None
-    if faults := [f"{_path(SECRETS, (name,))}: {text}" for name in found for text in environment_faults(name)]:
-        raise SettingsError("\n".join(faults))
-    return found
+        yield from (f"{_path(SECRETS, f['loc'])}: must be text under the name of a variable" for f in error.errors())
+    else:
+        yield from (f"{_path(SECRETS, (name,))}: {text}" for name in found for text in environment_faults(name))
 
 
-def parse_token(value: str) -> str:
-    """Validate the hub's token; raises SettingsError that does not show it. An HTTP client's error would quote it."""
+def token_faults(value: str) -> Iterator[str]:
+    """What is wrong with the hub's token, without showing it; an HTTP client's error would quote it."""
     if not BEARER.fullmatch(value):
-        raise SettingsError(
+        yield (
             "dgx-spark-cluster:hubToken: is no token, of letters, digits and - . _ ~ + / alone (a line's end in it?): "
             "pulumi config set --secret hubToken"
         )
-    return value
 
 
 def _path(root: str, place: Place) -> str:

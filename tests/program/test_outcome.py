@@ -65,6 +65,29 @@ def test_mistyped_key_beside_the_settings_is_refused(program: Program, monkeypat
     assert next_step == "  next: correct Pulumi.test.yaml; docs/settings.md lists every setting"
 
 
+def test_whatever_is_wrong_in_the_stacks_file_is_told_at_once(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PULUMI_CONFIG", json.dumps({"dgx-spark-cluster:apikey": "x"}))
+    given: dict[str, Any] = {"key": KEY, "secrets": {"A-B": "x"}, "hub_token": "a b", "encrypted": False}
+    text = refused(program.run(settings(portt=1), **given))
+    assert [line.split(": ")[0].removeprefix("dgx-spark-cluster:") for line in text.splitlines()] == [
+        "apikey",
+        "apiKey",
+        "secretEnvironment",
+        "hubToken",
+        "secretEnvironment.A-B",
+        "hubToken",
+        "cluster.portt",
+        "  next",
+    ]
+    assert KEY not in text
+
+
+def test_secrets_do_not_stand_in_the_way_of_a_destroy(program: Program) -> None:
+    assert program.run(key=KEY, encrypted=False, destroying=True).exit_code == 0
+
+
 def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:
     found = program.run(key=KEY)
     assert rpc.is_rpc_secret(found["spark-1-serve"].inputs["envs"])
@@ -119,6 +142,31 @@ def test_faults_of_survey_and_preflight_come_together(program: Program) -> None:
     text = refused(program.run(facts={"spark-1": survey(1, gpus=[], missing=["/a"])}, faults=(DOWN,)))
     assert text.count("\n  next: ") == 3
     assert text.startswith("spark-2: 192.168.200.13 does not answer")
+
+
+def test_taken_port_and_held_gpu_do_not_hide_an_argument_that_the_engine_does_not_know(program: Program) -> None:
+    listener = {"port": 30000, "address": "::", "process": "nginx", "pid": 7, "container": ""}
+    occupant = {"pid": 8, "name": "python3", "mib": 19135, "container": "", "unit": ""}
+    facts = {"spark-1": survey(1, listeners=[listener]), "spark-2": survey(2, gpu_processes=[occupant])}
+    text = refused(program.run(settings(engine_arguments=["--seeed=1"]), facts=facts))
+    assert "port 30000 is taken by nginx" in text
+    assert "the GPU is held by python3" in text
+    assert "does not know --seeed (did you mean --seed?)" in text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpus": [], "gpu_error": "NVIDIA-SMI has failed"},
+        {"missing": ["/srv/hf"]},
+        {"docker": {"version": "28", "image": inspected(), "containers": [], "gpu_runtimes": []}},
+    ],
+)
+def test_image_is_not_asked_where_no_container_would_start(program: Program, changes: dict[str, Any]) -> None:
+    """Docker would make the absent directory."""
+    facts = {name: survey(index + 1, **changes) for index, name in enumerate(surveys())}
+    text = refused(program.run(settings(engine_arguments=["--seeed=1"]), facts=facts))
+    assert "--seeed" not in text
 
 
 def test_ambiguous_fabric_is_one_error(program: Program) -> None:

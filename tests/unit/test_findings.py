@@ -60,6 +60,18 @@ def test_missing_rdma_is_a_warning_or_a_fault_as_the_settings_say() -> None:
     assert ([one.node for one in found.faults], found.warnings) == (["spark-2"], [])
 
 
+def test_fabric_that_cannot_be_chosen_hides_nothing_that_does_not_depend_on_it() -> None:
+    alone = {"interfaces": [interface("enp1s0f1np1", "172.16.0.1/24")], "reached": {"seconds": 0.1, "ahead": 60}}
+    found = look(cluster(require_rdma=True), STACK, {"spark-1": survey(1), "spark-2": survey(2, devices=[], **alone)})
+    assert [(one.node, one.cause.split(",")[0][:40]) for one in found.faults] == [
+        ("spark-1, spark-2", "no subnet is shared by all nodes"),
+        ("spark-2", "NCCL cannot use RDMA here and falls back"),
+    ]
+    assert [(one.node, one.cause.split(":")[0]) for one in found.warnings] == [
+        ("spark-2", "its clock is 60 s ahead of this machine's")
+    ]
+
+
 def test_line_shows_what_was_read() -> None:
     facts = survey(
         1,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from settings import Cluster, SettingsError, check_keys, parse
+from settings import Cluster, SettingsError, key_faults, parse
 from tests.samples import MINIMAL, cluster, settings
 
 ROOT = Path(__file__).parents[2]
@@ -305,12 +305,17 @@ def test_two_nodes_on_one_host_are_refused() -> None:
 
 
 def test_mistyped_key_beside_the_settings_is_refused() -> None:
-    check_keys(
-        ["dgx-spark-cluster:cluster", "dgx-spark-cluster:apiKey", "pulumi:disable-default-providers", "aws:region"]
-    )
-    with pytest.raises(SettingsError) as caught:
-        check_keys(["dgx-spark-cluster:cluster", "dgx-spark-cluster:apikey", "dgx-spark-cluster:x"])
-    assert str(caught.value).splitlines() == [
+    known = ["dgx-spark-cluster:cluster", "dgx-spark-cluster:apiKey", "pulumi:disable-default-providers", "aws:region"]
+    assert list(key_faults(known)) == []
+    assert list(key_faults([*known, "dgx-spark-cluster:apikey", "dgx-spark-cluster:x"])) == [
         "dgx-spark-cluster:apikey: unknown setting; did you mean 'apiKey'?",
         "dgx-spark-cluster:x: unknown setting; known: cluster, apiKey, secretEnvironment, hubToken",
     ]
+
+
+def test_faults_beside_the_settings_are_told_with_those_in_them() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse(settings(port=0), ["dgx-spark-cluster:apikey: unknown setting"])
+    assert [line.split(":")[1] for line in str(caught.value).splitlines()] == ["apikey", "cluster.port"]
+    with pytest.raises(SettingsError, match=r"^dgx-spark-cluster:apikey: unknown setting$"):
+        parse(settings(), ["dgx-spark-cluster:apikey: unknown setting"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from settings import SettingsError, parse_secrets, parse_token
+from settings import secret_faults, token_faults
 from tests.samples import cluster
 from tests.unit.test_settings import KEY, node, refusal
 
@@ -121,15 +121,14 @@ def test_variable_that_only_sounds_like_a_secret_is_accepted(name: str) -> None:
     ],
 )
 def test_wrong_secrets_are_refused_without_showing_them(value: object, wanted: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        parse_secrets(value)
-    assert wanted in str(caught.value)
-    assert "hf_abc" not in str(caught.value)
+    text = "\n".join(secret_faults(value))
+    assert wanted in text
+    assert "hf_abc" not in text
 
 
 def test_token_that_no_client_could_send_is_refused_without_showing_it() -> None:
     for token in ("hf_abc\n", "hf_abc def", "", "hf_ä"):
-        with pytest.raises(SettingsError, match="hubToken: is no token") as caught:
-            parse_token(token)
-        assert not token or token.strip() not in str(caught.value)
-    assert parse_token("hf_aBc-1.x/y+z==") == "hf_aBc-1.x/y+z=="
+        (text,) = token_faults(token)
+        assert "hubToken: is no token" in text
+        assert not token or token.strip() not in text
+    assert list(token_faults("hf_aBc-1.x/y+z==")) == []
