@@ -143,7 +143,7 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
 
 def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
     """Who listens on the head where we must; a worker has no port that is known beforehand."""
-    needed = {cluster.port: ("serve", "port"), cluster.ray.port: ("ray-head", "ray.port")}
+    roles = {"ray.port": "ray-head", "port": "serve"}
     containers = {container.id: container for container in facts.docker.containers}
     ours = {one.labels.get("role"): one for one in containers.values() if one.labels.get("stack") == stack}
     told: set[Listener] = set()
@@ -154,8 +154,8 @@ def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: s
         told.add(anywhere)
         if stale.holds(listener.container, listener.unit):
             continue
-        role, setting = needed[listener.port]
-        own, container = ours.get(role), containers.get(listener.container)
+        setting = cluster.ports[listener.port]
+        own, container = ours.get(roles[setting]), containers.get(listener.container)
         # Without root the process is not shown, and Docker's unit is all that a cgroup says where v1 and v2 are mixed:
         # then the living container of that role is taken to own its port.
         unknown = listener.pid is None and container is None and listener.unit in ("", DOCKER_UNIT)

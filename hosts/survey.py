@@ -179,7 +179,7 @@ def survey(cluster: Cluster, node: Node) -> Survey:
         "image": cluster.image,
         "model": cluster.model_path,
         "revision": cluster.weights.revision,
-        "ports": [cluster.port, cluster.ray.port] if node == cluster.head else [],
+        "ports": list(cluster.ports) if node == cluster.head else [],
         "paths": [mount.source for mount in own.mounts],
         "devices": list(own.devices),
         "units": list(own.stale_units),

@@ -185,6 +185,11 @@ class Cluster(Overridable):
         return self.nodes[1:]
 
     @property
+    def ports(self) -> dict[int, str]:
+        """Ports that must be free on the head, and the setting of each."""
+        return {self.ray.port: "ray.port"} | ({self.port: "port"} if self.serve else {})
+
+    @property
     def gpus(self) -> int:
         """GPUs of the whole cluster."""
         return sum(node.gpus for node in self.nodes)

@@ -290,13 +290,25 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
         "image": "one:1",
         "model": "/srv/it's",
         "revision": "main",
-        "ports": [30000, 6379],
+        "ports": [6379, 30000],
         "paths": ["/srv/hf"],
         "devices": ["/dev/infiniband"],
         "home": None,
         "units": ["vllm-cluster.service", "vllm-proxy.service", "vllm-embeddings.service", "vllm-reranker.service"],
         "sudo": [],
     }
+
+
+@pytest.mark.parametrize(("changes", "ports"), [({}, [6379, 30000]), ({"serve": False, "port": 6379}, [6379])])
+def test_only_ports_that_will_be_taken_are_asked_for(
+    local_script: Path, changes: dict[str, Any], ports: list[int]
+) -> None:
+    local_script.write_text(
+        f"import json\ndef main(q, *_): print(json.dumps({spark(1)!r} | {{'os': repr(q['ports'])}}))"
+    )
+    found = cluster(nodes=LOCAL, **changes)
+    assert ast.literal_eval(survey(found, found.head).os) == ports
+    assert sorted(found.ports) == ports
 
 
 def test_script_that_fails_is_a_fault_with_its_words(local_script: Path) -> None:
