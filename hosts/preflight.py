@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 
 from hosts import ownership
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import ByHand, Connection
 from hosts.stale import Stale
 from hosts.survey import Container, GpuProcess, Listener, Survey
 from hosts.weights.plan import check_node
@@ -23,7 +24,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
     for node in cluster.nodes:
         if node.name in surveys:
             facts = surveys[node.name]
-            by_hand = Connection.of(cluster, node).by_hand()
+            by_hand = Connection.of(cluster, node).by_hand
             faults += _docker(node, facts, by_hand)
             faults += _gpus(cluster, node, facts, by_hand)
             stale = Stale.of(cluster.of(node), facts)
@@ -42,55 +43,57 @@ def runs_containers(facts: Survey) -> bool:
     return not (facts.docker.error or facts.docker.gpu_runtimes == () or not facts.gpus or facts.missing)
 
 
-def _docker(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+def _docker(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
     error = facts.docker.error
     if not error:
         if facts.docker.gpu_runtimes == ():
             yield Fault(
                 node.name,
                 "Docker cannot grant GPUs to containers: no NVIDIA runtime, hook or CDI device",
-                f"{by_hand} sudo apt-get install nvidia-container-toolkit, then sudo nvidia-ctk runtime configure "
-                "--runtime=docker and sudo systemctl restart docker",
+                by_hand(
+                    "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
+                    "--runtime=docker && sudo systemctl restart docker"
+                ),
             )
         return
-    remedy = f"start it: {by_hand} sudo systemctl start docker"
+    remedy = f"start it: {by_hand('sudo systemctl start docker')}"
     if "not installed" in error:
-        remedy = f"install Docker on the node: {by_hand} sudo apt-get install docker.io"
+        remedy = f"install Docker on the node: {by_hand('sudo apt-get install docker.io')}"
     elif "may not" in error:
-        remedy = f"{by_hand} sudo usermod -aG docker {node.user or '$USER'}, then log in anew"
+        remedy = f"{by_hand('sudo usermod -aG docker $USER')}, then log in anew"
     yield Fault(node.name, error, remedy)
 
 
-def _gpus(cluster: Cluster, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+def _gpus(cluster: Cluster, node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
     told = any("--num-gpus" in argument for argument in (*cluster.ray.arguments, *node.ray_arguments))
     if len(facts.gpus) < node.gpus or (len(facts.gpus) > node.gpus and not told):
         yield Fault(
             node.name,
             f"{node.gpus} GPU(s) wanted, nvidia-smi shows {len(facts.gpus)}",
-            f"correct `gpus` of the node, or look at the driver: {by_hand} nvidia-smi",
+            f"correct `gpus` of the node, or look at the driver: {by_hand('nvidia-smi')}",
             facts.gpu_error or "\n".join(gpu.name for gpu in facts.gpus),
         )
 
 
-def _sudo(node: Node, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+def _sudo(node: Node, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[Fault]:
     """Programs that preparation needs as root, and cannot have."""
     for program in facts.refused:
-        user, path = node.user or "$USER", "/usr/sbin/sysctl"
+        path = "/usr/sbin/sysctl"
         needed = "the page cache cannot be dropped"
         otherwise = "set `drop_page_cache: false`"
         if program == "systemctl":
-            units, path = " ".join(unit.name for unit in stale.units), "/usr/bin/systemctl"
+            units, path = shlex.join(unit.name for unit in stale.units), "/usr/bin/systemctl"
             needed = f"stale units cannot be stopped ({units})"
-            otherwise = f"stop them by hand: {by_hand} sudo systemctl disable --now {units}"
-        allow = f"echo '{user} ALL=(root) NOPASSWD: {path}' | sudo tee /etc/sudoers.d/spark-{program}"
+            otherwise = f"stop them by hand: {by_hand(f'sudo systemctl disable --now {units}')}"
+        allow = f'echo "$USER ALL=(root) NOPASSWD: {path}" | sudo tee /etc/sudoers.d/spark-{program}'
         yield Fault(
             node.name,
             f"sudo {program} asks for a password: {needed}",
-            f"{otherwise}; or allow it on the node: {allow}",
+            f"{otherwise}; or allow it on the node: {by_hand(allow)}",
         )
 
 
-def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[Fault]:
     """Who holds a GPU, is not of this stack, and does not go with what is stale."""
     containers = {container.id: container for container in facts.docker.containers}
     for process in facts.gpu_processes:
@@ -104,16 +107,16 @@ def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: str
         yield Fault(node.name, f"the GPU is held by {process.name} ({held}) with {memory}", f"stop it: {stop}")
 
 
-def _holder(process: GpuProcess | Listener, container: Container | None, by_hand: str) -> tuple[str, str]:
+def _holder(process: GpuProcess | Listener, container: Container | None, by_hand: ByHand) -> tuple[str, str]:
     """What is known of a process, and what stops it; both empty where only root may know."""
     held = [f"pid {process.pid}"] if process.pid else []
-    stop = f"{by_hand} sudo kill {process.pid}" if process.pid else ""
+    stop = by_hand(f"sudo kill {process.pid}") if process.pid else ""
     if container:
         held.append(f"container {container.name}")
-        stop = f"{by_hand} docker stop {container.name}; or have it removed: add it to `stale_containers`"
+        stop = f"{by_hand(f'docker stop {container.name}')}; or have it removed: add it to `stale_containers`"
     elif process.unit:
         held.append(f"unit {process.unit}")
-        stop = f"{by_hand} sudo systemctl disable --now {process.unit}"
+        stop = by_hand(f"sudo systemctl disable --now {shlex.quote(process.unit)}")
         if process.unit not in NEEDED_UNITS:
             stop += "; or have it stopped: add it to `stale_units`"
     return ", ".join(held), stop
@@ -141,7 +144,7 @@ def _containers(node: Node, prefix: str, stack: str, facts: Survey) -> Iterator[
             )
 
 
-def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: str) -> Iterator[Fault]:
+def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[Fault]:
     """Who listens on the head where we must; a worker has no port that is known beforehand."""
     roles = {"ray.port": "ray-head", "port": "serve"}
     containers = {container.id: container for container in facts.docker.containers}
@@ -163,7 +166,7 @@ def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: s
             continue
         held, stop = _holder(listener, container, by_hand)
         who = (listener.process or "a process of another user") + (f" ({held})" if held else "")
-        stop = stop or f"{by_hand} sudo ss -ltnp 'sport = :{listener.port}' shows it"
+        stop = stop or by_hand(f'sudo ss -ltnp "sport = :{listener.port}"') + " shows it"
         yield Fault(
             cluster.head.name,
             f"port {listener.port} is taken by {who} on {listener.address}",

@@ -13,7 +13,7 @@ import shlex
 import shutil
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +21,8 @@ from typing import Any, Self
 from hosts.faults import Fault
 from settings import Cluster, Node
 
+ByHand = Callable[[str], str]
+"""Makes a shell's command on a node one that a user can paste: :meth:`Connection.by_hand`."""
 CONTROL_DIRECTORY = "~/.cache/dgx-spark"
 """Directory of the control sockets. Short: a socket's path has at most 104 bytes, of which its name takes 49."""
 
@@ -218,20 +220,25 @@ class Connection:
             start_new_session=True,
         )
 
-    def by_hand(self) -> str:
-        """A command that a user can paste to log in."""
+    def by_hand(self, command: str = "") -> str:
+        """What a user can paste to log in, or to run a shell's command on the node.
+
+        The node's own shell expands the command, and sudo can ask there for a password (-t).
+        """
         if not self.hops:
-            return "on this machine"
-        return self._typed("ssh", "-J", "{}")
+            return command or "on this machine"
+        if not command:
+            return self._typed("ssh", "-J", "{}")
+        return f"{self._typed('ssh', '-J', '{}', '-t')} {shlex.quote(command)}"
 
     def _copy_id(self) -> str:
         """A command that installs the user's key; ssh-copy-id has no -J."""
         return self._typed("ssh-copy-id", "-o", "ProxyJump={}")
 
-    def _typed(self, program: str, jump_option: str, jump_value: str) -> str:
+    def _typed(self, program: str, jump_option: str, jump_value: str, *options: str) -> str:
         """A command line of ssh or its like to the node; the jump hosts stand in `jump_value` for {}."""
         last = self.hops[-1]
-        parts = [program]
+        parts = [program, *options]
         parts += ["-F", self.config_file] if self.config_file else []
         if len(self.hops) > 1:
             parts += [jump_option, jump_value.format(",".join(_place(hop) for hop in self.hops[:-1]))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def test_good_nodes_have_no_fault() -> None:
     ("error", "remedy"),
     [
         ("Docker is not installed", "apt-get install docker.io"),
-        ("the user may not use Docker", "usermod -aG docker aurora"),
+        ("the user may not use Docker", "usermod -aG docker $USER'"),
         ("Docker does not answer: [Errno 2] No such file or directory", "systemctl start docker"),
     ],
 )
@@ -49,7 +50,7 @@ def test_docker_fault_has_the_command_that_helps(error: str, remedy: str) -> Non
     fault = only(faults(number=2, docker=docker(error=error)))
     assert (fault.node, fault.cause) == ("spark-2", error)
     assert remedy in fault.remedy
-    assert "ssh -J aurora@10.1.230.180 aurora@192.168.200.13" in fault.remedy
+    assert "ssh -t -J aurora@10.1.230.180 aurora@192.168.200.13 'sudo " in fault.remedy
 
 
 @pytest.mark.parametrize(("ways", "count"), [([], 1), (["hook"], 0), (None, 0)])
@@ -74,15 +75,15 @@ def occupant(**changes: Any) -> dict[str, Any]:
         (
             {"unit": "jupyter.service"},
             "unit jupyter.service",
-            "sudo systemctl disable --now jupyter.service; or have it stopped: add it to `stale_units`",
+            "'sudo systemctl disable --now jupyter.service'; or have it stopped: add it to `stale_units`",
         ),
         (
             {"container": "s" * 64, "unit": "docker.service"},
             "container grafana",
-            "docker stop grafana; or have it removed: add it to `stale_containers`",
+            "'docker stop grafana'; or have it removed: add it to `stale_containers`",
         ),
-        ({}, "(pid 114687)", "sudo kill 114687"),
-        ({"unit": "ssh.service"}, "unit ssh.service", "sudo systemctl disable --now ssh.service"),
+        ({}, "(pid 114687)", "'sudo kill 114687'"),
+        ({"unit": "ssh.service"}, "unit ssh.service", "'sudo systemctl disable --now ssh.service'"),
     ],
 )
 def test_who_holds_the_gpu_is_named_with_the_command_or_setting_that_stops_it(
@@ -126,9 +127,24 @@ def test_stale_container_is_left_where_the_settings_do_not_name_it() -> None:
 def test_password_of_sudo_is_a_fault_with_both_ways_out() -> None:
     fault = only(faults(units=[unit("a.service"), unit("b.timer")], refused=["systemctl"], number=2))
     assert fault.cause == "sudo systemctl asks for a password: stale units cannot be stopped (a.service b.timer)"
-    by_hand = "ssh -J aurora@10.1.230.180 aurora@192.168.200.13"
-    assert f"{by_hand} sudo systemctl disable --now a.service b.timer" in fault.remedy
-    assert "'aurora ALL=(root) NOPASSWD: /usr/bin/systemctl' | sudo tee /etc/sudoers.d/" in fault.remedy
+    by_hand = "ssh -t -J aurora@10.1.230.180 aurora@192.168.200.13"
+    assert f"{by_hand} 'sudo systemctl disable --now a.service b.timer'" in fault.remedy
+    assert fault.remedy.endswith(
+        f"{by_hand} 'echo \"$USER ALL=(root) NOPASSWD: /usr/bin/systemctl\" | sudo tee /etc/sudoers.d/spark-systemctl'"
+    )
+
+
+def test_commands_for_the_local_machine_are_its_shells() -> None:
+    local = cluster(nodes=[{"name": "spark-1", "ssh": "local"}])
+    fault = only(faults(local, docker=docker(error="the user may not use Docker")))
+    assert fault.remedy == "sudo usermod -aG docker $USER, then log in anew"
+    fault = only(faults(local, refused=["sysctl"]))
+    assert 'the node: echo "$USER ALL=(root) NOPASSWD: /usr/sbin/sysctl" | sudo tee' in fault.remedy
+
+
+def test_unit_is_quoted_for_the_shell_of_the_node() -> None:
+    fault = only(faults(gpu_processes=[occupant(unit="run-a\\x2db.service")]))
+    assert shlex.split(shlex.split(fault.remedy.split("; or")[0])[-1])[-1] == "run-a\\x2db.service"
 
 
 def test_password_of_sudo_is_a_fault_for_the_page_cache_too() -> None:
@@ -218,7 +234,7 @@ def test_port_taken_by_another_user_is_named_as_such() -> None:
             "docker-proxy (pid 7, container grafana)",
             "docker stop grafana",
         ),
-        ({}, "a process of another user", "sudo ss -ltnp 'sport = :30000' shows it"),
+        ({}, "a process of another user", "'sudo ss -ltnp \"sport = :30000\"' shows it"),
     ],
 )
 def test_who_takes_a_port_is_named_with_what_stops_it(changes: dict[str, Any], who: str, stop: str) -> None:

@@ -164,6 +164,15 @@ def test_command_by_hand_can_be_pasted(hops: tuple[Hop, ...], config: str | None
     assert understood(options, argv[-1])["hostname"] == hops[-1].host
 
 
+def test_pasted_command_is_expanded_by_the_shell_of_the_node_and_has_a_terminal_for_sudo() -> None:
+    command = 'echo "$USER ALL=(root)" | sudo tee /x'
+    text = Connection("n", (JUMP, TARGET)).by_hand(command)
+    *words, last = shlex.split(text)
+    assert (words[:2], words[-1], last) == (["ssh", "-t"], TARGET.destination, command)
+    assert understood(words[1:-1], words[-1])["requesttty"] == "true"
+    assert Connection("n", ()).by_hand(command) == command
+
+
 @pytest.mark.parametrize("hops", [(), (JUMP,), (JUMP, TARGET)])
 def test_dump_and_load_round_trip_also_with_floats(hops: tuple[Hop, ...]) -> None:
     connection = Connection("spark-2", hops, "config", 2.5)
