@@ -10,7 +10,7 @@ from hosts import rdma
 from hosts.fabric import Fabric
 from hosts.facts import Gid, Hca
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import ByHand, Connection
 from hosts.stale import Stale
 from hosts.survey import Interface, Survey
 from settings import Cluster, Node
@@ -35,7 +35,7 @@ def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: 
         found += [*_mtu(cluster, surveys, fabric), *_subnets(surveys, fabric), *_kinds(cluster, surveys, fabric)]
     for node in cluster.nodes:
         facts = surveys[node.name]
-        by_hand = Connection.of(cluster, node).by_hand()
+        by_hand = Connection.of(cluster, node).by_hand
         if fabric:
             found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
@@ -55,12 +55,12 @@ def without_rdma(
         return
     for node in cluster.nodes:
         own, facts, end = cluster.of(node), surveys[node.name], fabric.get(node.name)
-        by_hand = Connection.of(cluster, node).by_hand()
+        by_hand = Connection.of(cluster, node).by_hand
         if own.hcas == ():
             if cluster.require_rdma:
                 yield node, "`hcas` is empty, which turns RDMA off", "remove `hcas`, or `require_rdma`"
         elif not facts.hcas:
-            yield node, "the node has no RDMA device", f"load its driver: {by_hand} sudo modprobe mlx5_ib"
+            yield node, "the node has no RDMA device", f"load its driver: {by_hand('sudo modprobe mlx5_ib')}"
         elif end and not end.hcas:
             states = ", ".join(f"{hca.name} ({', '.join(hca.interfaces)}) {hca.state}" for hca in facts.hcas)
             yield (
@@ -74,7 +74,7 @@ def without_rdma(
             yield (
                 node,
                 "there is no /dev/infiniband for the containers",
-                f"{by_hand} sudo modprobe ib_uverbs (package rdma-core loads it at boot)",
+                f"{by_hand('sudo modprobe ib_uverbs')} (package rdma-core loads it at boot)",
             )
         else:
             locked = next((limit for limit in own.ulimits if limit.name == "memlock"), None)
@@ -98,25 +98,34 @@ def _interface(facts: Survey, end: Fabric) -> Interface | None:
     return next((interface for interface in facts.interfaces if interface.name == end.interface), None)
 
 
+def _mtus(facts: Survey, end: Fabric) -> dict[str, int]:
+    """MTU of the fabric's interface, and of those behind all devices that NCCL uses: a twin may have no address."""
+    own = _interface(facts, end)
+    found = {own.name: own.mtu} if own and own.mtu else {}
+    for hca in facts.hcas:
+        found |= hca.mtus if hca.name in end.hcas else {}
+    return found
+
+
 def _mtu(cluster: Cluster, surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Iterator[Fault]:
-    """C23: the ends of a cable must agree."""
+    """C23: the ends of a cable must agree, and so must its twins, over which NCCL spreads its traffic."""
     known = {
-        node.name: interface.mtu
+        (node.name, interface): mtu
         for node in cluster.nodes
-        if (interface := _interface(surveys[node.name], fabric[node.name])) and interface.mtu
+        for interface, mtu in _mtus(surveys[node.name], fabric[node.name]).items()
     }
     most = max(known.values(), default=0)
-    small = [node for node in cluster.nodes if known.get(node.name, most) < most]
+    small = [end for end, mtu in known.items() if mtu < most]
     if not small:
         return
     commands = "; ".join(
-        f"{Connection.of(cluster, node).by_hand()} sudo ip link set {fabric[node.name].interface} mtu {most}"
-        for node in small
+        Connection.of(cluster, cluster.node(name)).by_hand(f"sudo ip link set {interface} mtu {most}")
+        for name, interface in small
     )
     yield Fault(
-        ", ".join(known),
+        ", ".join(dict.fromkeys(name for name, _ in known)),
         "the MTU of the fabric differs: "
-        + ", ".join(f"{name} {fabric[name].interface} {mtu}" for name, mtu in known.items())
+        + ", ".join(f"{name} {interface} {mtu}" for (name, interface), mtu in known.items())
         + "; the smaller end drops larger packets, so that NCCL may end in IBV_WC_RETRY_EXC_ERR (12) and the rest "
         "runs at the smaller size",
         f"make them equal: {commands} (and in its netplan, to last)",
@@ -184,7 +193,7 @@ def _gids(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[
             )
 
 
-def _clock(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+def _clock(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
     reached = facts.reached
     if reached and reached.least_difference > CLOCK_SECONDS:
         way = "ahead of" if reached.ahead > 0 else "behind"
@@ -192,11 +201,11 @@ def _clock(node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
             node.name,
             f"its clock is {abs(reached.ahead):.0f} s {way} this machine's: logs cannot be put in order, and "
             "certificates will fail as it drifts on",
-            f"{by_hand} sudo timedatectl set-ntp true; or set this machine's clock, if that is the wrong one",
+            f"{by_hand('sudo timedatectl set-ntp true')}; or set this machine's clock, if that is the wrong one",
         )
 
 
-def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: str) -> Iterator[Fault]:
+def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
     """C13, before anything is loaded. A GB10 has the node's memory only; other GPUs have their own.
 
     Not while something runs that gives its memory back before: what is ours, or stale.
@@ -212,7 +221,7 @@ def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: st
             node.name,
             f"{facts.memory.available / GIB:.1f} of {facts.memory.total / GIB:.1f} GiB of memory are available, less "
             f"than --gpu-memory-utilization={share:g} asks ({wanted / GIB:.1f} GiB): vLLM will refuse to start",
-            f"see what holds it ({by_hand} ps aux --sort=-rss), or lower --gpu-memory-utilization",
+            f"see what holds it ({by_hand('ps aux --sort=-rss')}), or lower --gpu-memory-utilization",
         )
 
 

@@ -46,6 +46,8 @@ class Hca(Fact):
 
     name: str
     interfaces: tuple[str, ...]
+    mtus: dict[str, int] = {}
+    """MTU of each of these, also of one that is down or has no address."""
     state: str
     """Of port 1, as in sysfs, e.g. `4: ACTIVE`."""
     link_layer: str = ""

@@ -44,7 +44,7 @@ def gids(port: str) -> list[dict[str, Any]]:
 
 
 def hcas() -> list[dict[str, Any]]:
-    """RDMA devices: interfaces behind each, state and link layer of port 1, and its GIDs while it is active.
+    """RDMA devices: interfaces behind each with their MTU, state and link layer of port 1, its GIDs while it is active.
 
     Every port of a ConnectX-7 is a device of its own with the one port 1.
     """
@@ -52,10 +52,12 @@ def hcas() -> list[dict[str, Any]]:
     for device in sorted(INFINIBAND.glob("*")):
         port = f"{device}/ports/1"
         state = text_of(f"{port}/state")
+        mtus = {entry.name: text_of(f"{entry}/mtu") for entry in sorted(device.glob("device/net/*"))}
         found.append(
             {
                 "name": device.name,
-                "interfaces": sorted(entry.name for entry in device.glob("device/net/*")),
+                "interfaces": list(mtus),
+                "mtus": {name: int(mtu) for name, mtu in mtus.items() if mtu.isdigit()},
                 "state": state,
                 "link_layer": text_of(f"{port}/link_layer"),
                 "gids": gids(port) if "ACTIVE" in state else [],

@@ -44,7 +44,24 @@ def test_different_mtu_is_told_with_both_values_and_the_effect() -> None:
     assert warning.node == "spark-1, spark-2"
     assert "spark-1 enp1s0f1np1 1500, spark-2 enp1s0f1np1 9000" in warning.cause
     assert "drops larger packets" in warning.cause
-    assert "ssh aurora@10.1.230.180 sudo ip link set enp1s0f1np1 mtu 9000" in warning.remedy
+    assert "ssh -t aurora@10.1.230.180 'sudo ip link set enp1s0f1np1 mtu 9000'" in warning.remedy
+
+
+def test_different_mtu_of_a_twin_without_an_address_is_told() -> None:
+    """C23: both twins are in NCCL_IB_HCA."""
+
+    def ends(twin: int) -> list[dict[str, Any]]:
+        return [
+            hca("roceP2p1s0f1", "enP2p1s0f1np1") | {"mtus": {"enP2p1s0f1np1": twin}},
+            hca("rocep1s0f1", "enp1s0f1np1") | {"mtus": {"enp1s0f1np1": 1500}},
+            hca("rocep1s0f0", "enp1s0f0np0", "1: DOWN") | {"mtus": {"enp1s0f0np0": 9000}},
+        ]
+
+    assert warnings({"spark-1": survey(1, hcas=ends(1500)), "spark-2": survey(2, hcas=ends(1500))}) == []
+    warning = only(warnings({"spark-1": survey(1, hcas=ends(1500)), "spark-2": survey(2, hcas=ends(1400))}))
+    assert "spark-2 enp1s0f1np1 1500, spark-2 enP2p1s0f1np1 1400;" in warning.cause
+    assert warning.remedy.count("ip link set") == 1
+    assert "'sudo ip link set enP2p1s0f1np1 mtu 1500'" in warning.remedy
 
 
 def test_addresses_given_in_several_subnets_are_routed() -> None:

@@ -17,6 +17,7 @@ def sysfs(tmp_path: Path, name: str, netdev: str, state: str, table: dict[int, t
     root = tmp_path / "infiniband"
     port = root / name / "ports/1"
     (root / name / "device/net" / netdev).mkdir(parents=True)
+    (root / name / "device/net" / netdev / "mtu").write_text("9000\n")
     for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs"):
         (port / folder).mkdir(parents=True)
     (port / "state").write_text(f"{state}\n")
@@ -46,7 +47,7 @@ def test_gid_table_is_read_with_its_holes(tmp_path: Path) -> None:
     before = sysfs(tmp_path, "rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", TABLE)
     (found,) = answer(tmp_path, before).hcas
     assert (found.name, found.interfaces, found.state) == ("rocep1s0f1", ("enp1s0f1np1",), "4: ACTIVE")
-    assert (found.link_layer, found.active) == ("Ethernet", True)
+    assert (found.link_layer, found.active, found.mtus) == ("Ethernet", True, {"enp1s0f1np1": 9000})
     assert [(gid.index, gid.v2) for gid in found.gids] == [(0, False), (1, True), (2, False), (11, True)]
     assert str(found.gids[3].address) == "192.168.200.12"
     assert found.gids[0].address.version == 6
@@ -56,6 +57,13 @@ def test_port_that_is_down_is_not_read_any_further(tmp_path: Path) -> None:
     before = sysfs(tmp_path, "rocep1s0f0", "enp1s0f0np0", "1: DOWN", TABLE)
     (found,) = answer(tmp_path, before).hcas
     assert (found.active, found.gids) == (False, ())
+
+
+def test_device_whose_interface_gives_no_mtu_has_none(tmp_path: Path) -> None:
+    before = sysfs(tmp_path, "rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", TABLE)
+    (tmp_path / "infiniband/rocep1s0f1/device/net/enp1s0f1np1/mtu").unlink()
+    (found,) = answer(tmp_path, before).hcas
+    assert (found.interfaces, found.mtus) == (("enp1s0f1np1",), {})
 
 
 def test_machine_without_rdma_has_no_devices(tmp_path: Path) -> None:
