@@ -19,6 +19,8 @@ from typing import Any
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 LABEL = "dgx-spark-cluster."
+VIRTUAL = r"docker\d|br-[0-9a-f]{12}$|veth|virbr"
+"""Interfaces of containers and virtual machines. Docker's networks have br- and 12 digits; br-lan is the user's."""
 
 
 def engine(path: str) -> Any:
@@ -180,7 +182,7 @@ def interfaces() -> list[dict[str, Any]]:
             for a in row.get("addr_info", [])
             if a.get("scope") == "global" or (a.get("scope"), a.get("family")) == ("link", "inet")
         ]
-        if not addresses or row.get("link_type") == "loopback" or re.match(r"docker\d|br-|veth|virbr", name):
+        if not addresses or row.get("link_type") == "loopback" or re.match(VIRTUAL, name):
             continue
         speed = first_line(f"/sys/class/net/{name}/speed") or ""
         found.append(

@@ -190,7 +190,8 @@ def test_interfaces_without_loopback_bridges_and_fe80(tmp_path: Path) -> None:
         row("lo", "127.0.0.1", "host", "loopback"),
         row("enp1s0f1np1", "192.168.200.12"),
         row("docker0", "172.17.0.1"),
-        row("br-1f", "172.18.0.1"),
+        row("br-1f2e3d4c5b6a", "172.18.0.1"),
+        row("br-lan", "10.1.230.180"),
         row("veth12", "172.17.0.2"),
         row("enp1s0f0np0", "169.254.3.4", "link"),
         {"ifname": "enP7s7", "mtu": 1500, "addr_info": [row("", "", "")["addr_info"][1]]},
@@ -198,6 +199,7 @@ def test_interfaces_without_loopback_bridges_and_fe80(tmp_path: Path) -> None:
     found = run(tmp_path, before=tool(tmp_path, "ip", json.dumps(rows)))["interfaces"]
     assert [(one["name"], one["addresses"], one["mtu"]) for one in found] == [
         ("enp1s0f1np1", ["192.168.200.12/24"], 9000),
+        ("br-lan", ["10.1.230.180/24"], 9000),
         ("enp1s0f0np0", ["169.254.3.4/24"], 9000),
     ]
 
