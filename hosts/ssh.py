@@ -106,7 +106,7 @@ class Connection:
         if hops[-1].identity_file:
             # Without IdentitiesOnly the agent's keys come first, and sshd counts each as a failure.
             named |= {"IdentityFile": hops[-1].identity_file, "IdentitiesOnly": "yes"}
-        options = ["-F", self.config_file] if self.config_file else []
+        options = self._configuration
         for name, value in named.items():
             options += ["-o", f"{name}={value}"]
         if len(hops) > 1:
@@ -114,6 +114,11 @@ class Connection:
             *via, destination = (part.replace("%", "%%") for part in self._ssh(hops[:-1], multiplexed=multiplexed))
             options += ["-o", f"ProxyCommand={shlex.join([*via, '-W', '[%h]:%p', destination])}"]
         return options
+
+    @property
+    def _configuration(self) -> list[str]:
+        """Option of the configuration file; ssh leaves `~` to the shell."""
+        return ["-F", str(Path(self.config_file).expanduser())] if self.config_file else []
 
     def _control_path(self, hops: Sequence[Hop]) -> str:
         """One socket for what is configured alike: a login proven under one configuration must not serve another."""
@@ -239,7 +244,7 @@ class Connection:
         """A command line of ssh or its like to the node; the jump hosts stand in `jump_value` for {}."""
         last = self.hops[-1]
         parts = [program, *options]
-        parts += ["-F", self.config_file] if self.config_file else []
+        parts += self._configuration
         if len(self.hops) > 1:
             parts += [jump_option, jump_value.format(",".join(_place(hop) for hop in self.hops[:-1]))]
         parts += ["-i", last.identity_file] if last.identity_file else []

@@ -120,7 +120,7 @@ def bring(connection: Connection, reference: str, wanted: str | None, props: Map
                 raise
             progress.lasting(f"Image of {connection.node}: loaded from here instead; {fault}")
     if archive:
-        return load(connection, Archive.open(Path(archive), reference), stock(connection))
+        return load(connection, Archive.open(Path(archive).expanduser(), reference), stock(connection))
     if build:
         return build_image(connection, reference, build, stock(connection))
     pull(connection, reference, stock(connection))
@@ -164,7 +164,7 @@ def build_image(connection: Connection, reference: str, build: Mapping[str, Any]
         Fault: no room for the directory alone (nothing was sent; what else a build needs cannot be known), it cannot be
             read, or the build failed, with Docker's words.
     """
-    context = Path(build["context"])
+    context = Path(build["context"]).expanduser()
     about = build_context.size(context)
     if not held.containerd:  # else the directory lies elsewhere than the images
         check_room(connection, held, about, f"the directory {context} that image {reference} is built from")

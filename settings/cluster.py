@@ -14,6 +14,7 @@ from settings.fields import (
     ContradictionError,
     Image,
     Line,
+    LocalPath,
     Model,
     ModelPlace,
     Name,
@@ -73,7 +74,7 @@ class Ray(Model):
 class ImageBuild(Model):
     """An image that is built on one node, from a directory of the operator's machine."""
 
-    context: Line
+    context: LocalPath
     """Directory that is sent whole to `docker build`. A changed file in it makes a new image."""
     dockerfile: Line = "Dockerfile"
     """The Dockerfile, relative to the directory; Docker's own default."""
@@ -136,7 +137,7 @@ class Cluster(Overridable):
     """The hosts; the first is the head, which also serves the API."""
     image: Image
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
-    image_archive: Line | None = None
+    image_archive: LocalPath | None = None
     """`docker save` tar of the image on the operator's machine, for nodes that lack the image. One node loads it, the
     others copy from that over the fabric. Without it the image is pulled."""
     keep_image: bool = True
@@ -171,7 +172,7 @@ class Cluster(Overridable):
     """How Ray is started."""
     deadlines: Deadlines = Deadlines()
     """How long each wait may take."""
-    ssh_config: Line | None = None
+    ssh_config: LocalPath | None = None
     """Configuration file for ssh (-F); the user's own when unset."""
 
     @property

@@ -38,6 +38,8 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
+LocalPath = Annotated[str, StringConstraints(pattern=r"^(~/|[^~\x00-\x1f\x7f])[^\x00-\x1f\x7f]*$")]
+"""A path on the operator's machine. `~/` is expanded where it is used: the state is the same for all operators."""
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
@@ -71,6 +73,9 @@ ALLOWED = {
     "ssh": "must be user@host[:port], an alias of the ssh configuration, or local",
     "image": "must be an image reference such as name@sha256:…",
     "model": "must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/NAME",
+    "image_archive": "must be a path on this machine, or one in the home directory: ~/…",
+    "context": "must be a path on this machine, or one in the home directory: ~/…",
+    "ssh_config": "must be a path on this machine, or one in the home directory: ~/…",
     "download_to": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "source": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "target": "must be an absolute path in the containers",

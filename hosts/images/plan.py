@@ -39,9 +39,9 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     there = {name: image for name, image in found.items() if image}
     context, wanted = None, None
     if cluster.image_archive:
-        wanted = Archive.open(Path(cluster.image_archive), cluster.image).image
+        wanted = Archive.open(Path(cluster.image_archive).expanduser(), cluster.image).image
     elif cluster.image_build:
-        context = build_context.digest(Path(cluster.image_build.context), cluster.image_build.dockerfile)
+        context = build_context.digest(Path(cluster.image_build.context).expanduser(), cluster.image_build.dockerfile)
         wanted = next((image for image in there.values() if image.context == context), None)
     else:
         wanted = _the_one(cluster, there)

@@ -57,7 +57,7 @@ def _build_room(cluster: Cluster, surveys: Mapping[str, Survey], seed: str) -> I
     if not cluster.image_build or not facts.image_room or facts.docker.containerd:
         return  # the containerd store has the directory elsewhere than the images
     context, room = cluster.image_build.context, facts.image_room
-    needed = SLACK * build_context.size(Path(context))
+    needed = SLACK * build_context.size(Path(context).expanduser())
     if needed > room.free:
         cause = (
             f"no room for the directory {context} that image {cluster.image} is built from: "

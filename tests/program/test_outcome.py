@@ -235,6 +235,24 @@ def test_directory_is_built_from_on_the_head_and_copied_to_the_others(program: P
     assert found.reaches(found["NodeImage spark-2"], found["NodeImage spark-1"])
 
 
+def test_paths_of_this_machine_may_be_in_the_home_directory(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    archive = oci(tmp_path / "image.tar", IMAGE, [b"base", b"top"])
+    found = program.run(settings(image_archive="~/image.tar"))
+    assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {archive.id}
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/Dockerfile").write_text("FROM vllm:1\n")
+    absent: dict[str, Any] = {"version": "28", "image": None, "containers": []}
+    facts = {
+        name: survey(i + 1, docker=absent, image_room={"path": "/var/lib/docker", "free": 10**12})
+        for i, name in enumerate(surveys())
+    }
+    found = program.run(settings(image="ours:1", image_build={"context": "~/build"}), facts=facts)
+    assert found["NodeImage spark-1"].inputs["build"]["context"] == "~/build"
+
+
 def test_archive_decides_which_image_is_meant(program: Program, tmp_path: Path) -> None:
     archive = oci(tmp_path / "image.tar", IMAGE, [b"base", b"top"])
     found = program.run(settings(image_archive=str(archive.path)))

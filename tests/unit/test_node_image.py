@@ -116,6 +116,17 @@ def test_absent_or_other_image_is_loaded_from_the_archive(
     assert capfd.readouterr().out.startswith("Image of spark-1, from image.tar: 0.0 MB sent in ")
 
 
+def test_archive_in_the_home_directory_is_loaded(
+    docker: FakeDocker, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
+    monkeypatch.setenv("HOME", str(saved.path.parent))
+    found = outs(props(saved, archive="~/image.tar"))
+    assert names(docker.home / "loaded") == names(saved.path)
+    assert found["archive"] == "~/image.tar", "the state is the same for every operator"
+
+
 @pytest.mark.parametrize(("status", "left_out"), [(GRAPH, 1), (CONTAINERD, 0)])
 def test_archive_is_loaded_without_the_layers_that_are_there(
     docker: FakeDocker, saved: Saved, status: str, left_out: int

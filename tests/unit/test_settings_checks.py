@@ -36,6 +36,8 @@ MOUNT = {"source": "/srv/a", "target": "/a"}
         ({"stale_units": ["vllm-cluster"]}, "stale_units[0]: must be the full name of a systemd unit, such as vllm-"),
         ({"stale_containers": ["-f"]}, "stale_containers[0]: must be the name of a container"),
         ({"stale_units": ["docker.service"]}, "stale_units[0]: the program reaches the node by docker.service"),
+        ({"ssh_config": "~other/config"}, "ssh_config: must be a path on this machine, or one in the home directory"),
+        ({"image_archive": "~"}, "image_archive: must be a path on this machine, or one in the home directory: ~/…"),
         ({"model": "/"}, "model: must be the directory of one model"),
     ],
 )  # fmt: skip

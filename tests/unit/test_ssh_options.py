@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,6 +112,17 @@ def test_configuration_file_serves_every_hop() -> None:
     assert command[command.index("-F") + 1] == "/etc/my ssh/config"
     proxy = next(part for part in command if part.startswith("ProxyCommand="))
     assert "-F '/etc/my ssh/config'" in proxy
+
+
+def test_configuration_file_in_the_home_directory_is_found_by_ssh_and_by_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Only a shell expands ~, and only where it is not quoted."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    connection = Connection("spark-1", (JUMP,), "~/my config")
+    for command in (connection.command("true"), shlex.split(connection.by_hand())):
+        assert command[command.index("-F") + 1] == f"{tmp_path}/my config"
+    assert connection.dump()["config_file"] == "~/my config"
 
 
 def test_command_is_quoted_for_the_remote_shell() -> None:
