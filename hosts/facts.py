@@ -81,6 +81,8 @@ class Room(Fact):
     """What was asked for; it may not exist yet."""
     free: int
     """What a user may still write."""
+    device: int | None = None
+    """Number of the file system (st_dev): rooms of one number are the same room. None where it is not known."""
 
 
 class Clock(Fact):

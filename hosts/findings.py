@@ -11,6 +11,7 @@ from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
 from hosts.images.plan import Plan, plan
 from hosts.images.room import image_room
+from hosts.shared_room import shared_room
 from hosts.survey import Survey
 from hosts.weights import plan as weights_plan
 from hosts.weights.plan import WeightsPlan
@@ -47,6 +48,8 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     try:
         found.image = plan(cluster, surveys)
         found.add(image_room(cluster, surveys, found.image))
+        if found.weights:
+            found.add(shared_room(cluster, surveys, found.image, found.weights))
     except Fault as fault:
         found.faults.append(fault)
     try:

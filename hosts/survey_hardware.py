@@ -78,13 +78,13 @@ def room(path: str) -> dict[str, Any] | None:
     place = path
     while place.startswith("/"):
         try:
-            found = os.statvfs(place)
+            found, device = os.statvfs(place), os.stat(place).st_dev  # noqa: PTH116 - as above
         except OSError:
             if place == "/":
                 break
             place = os.path.dirname(place)  # noqa: PTH120 - as above
             continue
-        return {"path": path, "free": found.f_bavail * found.f_frsize}
+        return {"path": path, "free": found.f_bavail * found.f_frsize, "device": device}
     return None
 
 

@@ -6,6 +6,7 @@ Of a pull the preview knows nothing, of a build the directory alone (ADR 7).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from hosts.faults import Fault
@@ -17,6 +18,19 @@ from hosts.survey import Survey
 from settings import Cluster, Node
 
 
+@dataclass(frozen=True)
+class Need:
+    """What a node writes where it keeps images, while the image comes."""
+
+    size: int
+    """Bytes at most, with slack."""
+    stays: int
+    """Bytes of them that are there afterwards; the rest is temporary."""
+    why: str
+    certain: bool
+    """Whether it is no less."""
+
+
 def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> Iterator[tuple[bool, Fault]]:
     """Nodes without room for the image, and whether that is certain.
 
@@ -26,7 +40,21 @@ def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> I
     """
     if plan.image is None:
         yield from _build_room(cluster, surveys, plan.seed)
-        return
+    for name, need in image_needs(cluster, surveys, plan).items():
+        room = surveys[name].image_room
+        if room and need.size > room.free:
+            cause = (
+                f"{'no room' if need.certain else 'there may be no room'} for image {cluster.image}: "
+                f"{'' if need.certain else 'up to '}{amount(need.size)} needed in {room.path}, where {need.why}, "
+                f"{amount(room.free)} free"
+            )
+            yield need.certain, Fault(name, cause, _make_room(cluster, cluster.node(name)))
+
+
+def image_needs(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> dict[str, Need]:
+    """What each node needs, as far as it is known; nothing on one that need not write."""
+    if plan.image is None:
+        return {}
     size, image = SLACK * plan.image.size, plan.image.identity
     counted = bool(cluster.image_archive) or not surveys[plan.seed].docker.containerd
     lacking = {
@@ -34,22 +62,15 @@ def image_room(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> I
         for name, facts in surveys.items()
         if facts.docker.image is None or facts.docker.image.identity != image
     }
+    sends = bool(lacking) and not surveys[plan.seed].docker.containerd
+    needs: dict[str, Need] = {}
     for node in cluster.nodes:
-        room = surveys[node.name].image_room
         if node.name in lacking:
-            needed, what, certain = FACTOR * size, "it is unpacked", lacking[node.name]
-        elif node.name == plan.seed and lacking and not surveys[node.name].docker.containerd:
+            needs[node.name] = Need(int(FACTOR * size), int(size), "it is unpacked", lacking[node.name])
+        elif node.name == plan.seed and sends:
             # A graph driver's `docker save` writes all layers into a temporary directory before it sends the first.
-            needed, what, certain = size, "`docker save` writes it for the other nodes", any(lacking.values())
-        else:
-            continue
-        if room and needed > room.free:
-            cause = (
-                f"{'no room' if certain else 'there may be no room'} for image {cluster.image}: "
-                f"{'' if certain else 'up to '}{amount(needed)} needed in {room.path}, where {what}, "
-                f"{amount(room.free)} free"
-            )
-            yield certain, Fault(node.name, cause, _make_room(cluster, node))
+            needs[node.name] = Need(int(size), 0, "`docker save` writes it for the other nodes", any(lacking.values()))
+    return needs
 
 
 def _build_room(cluster: Cluster, surveys: Mapping[str, Survey], seed: str) -> Iterator[tuple[bool, Fault]]:

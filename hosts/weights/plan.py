@@ -177,7 +177,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
         if facts.model.error:
             continue
         yield from _closed(cluster, surveys, node, share)
-        needed = max(0, share.size - sum(facts.model.parts.get(file, 0) for file in share.files)) * SLACK
+        needed = room_needed(facts, share)
         if not facts.model.writable and (not share.nothing or (cluster.hub_name and found.download)):
             user = node.user or "$USER"
             yield Fault(
@@ -191,6 +191,11 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
                 f"no room for the model: {amount(needed)} needed in {path}, {amount(facts.model.free)} free",
                 "make room and run again, or put the model elsewhere and correct `model`",
             )
+
+
+def room_needed(facts: Survey, share: Share) -> float:
+    """Bytes that a node must have free for its share, with slack; parts that are there are gone on with."""
+    return max(0, share.size - sum(facts.model.parts.get(file, 0) for file in share.files)) * SLACK
 
 
 def check_node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:

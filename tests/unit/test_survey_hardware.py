@@ -88,6 +88,7 @@ def test_room_is_that_of_the_nearest_parent_that_exists(tmp_path: Path) -> None:
     assert found.model_room
     assert found.model_room.path == str(tmp_path / "not/yet/there")
     assert 0 < found.model_room.free <= os.statvfs(tmp_path).f_blocks * os.statvfs(tmp_path).f_frsize
+    assert found.model_room.device == tmp_path.stat().st_dev
     assert found.image_room is None, "no Docker, no directory"
 
 
