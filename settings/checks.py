@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from settings.cluster import Cluster, Node
     from settings.host import Overridable
 
+MOST_NAMED = 12
+"""Names that a message lists; docs/settings.md has them all."""
 Faults = Iterator[tuple[Place, str]]
 
 RESERVED_ENVIRONMENT = frozenset({"RAY_ADDRESS", "VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
@@ -50,12 +52,12 @@ RAY_FLAGS = {
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
-    """The nearest of what is known, or all of it, to append to a message."""
+    """The nearest of what is known, or all of it where that can be overseen, to append to a message."""
     names = list(known)
     close = difflib.get_close_matches(wrong, names, n=1)
     if close:
         return f"; did you mean {close[0]!r}?"
-    return f"; known: {', '.join(names)}" if names else ""
+    return f"; known: {', '.join(names)}" if 0 < len(names) <= MOST_NAMED else ""
 
 
 def host_faults(host: Overridable) -> Faults:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -98,7 +98,7 @@ def _explain(fault: Any) -> Iterator[str]:
     path, last = _path(ROOT, place), str(place[-1]) if place else ""
     match fault["type"]:
         case "extra_forbidden":
-            yield f"{path}: unknown setting{suggest(last, _settings_at(place[:-1]))}"
+            yield f"{path}: unknown setting{_elsewhere(last) or suggest(last, _settings_at(place[:-1]))}"
         case "missing":
             yield f"{path}: is required"
         case "value_error" if isinstance(fault["ctx"]["error"], ContradictionError):
@@ -152,6 +152,21 @@ def _settings_at(place: Place) -> list[str]:
         model = next(_models(model.model_fields[name].annotation)) if name in model.model_fields else model
     inherited = {name for base in model.__bases__ if issubclass(base, Model) for name in base.model_fields}
     return sorted(model.model_fields, key=inherited.__contains__)
+
+
+def _elsewhere(name: str) -> str:
+    """Where a setting of this very name belongs, to append to a message; nothing where there is none."""
+    paths = [path for known, path in _places(Cluster) if known == name]
+    return f" here; it belongs to {' or '.join(f'`{path}`' for path in paths)}" if paths else ""
+
+
+def _places(model: type[Model], above: str = "") -> Iterator[tuple[str, str]]:
+    """Names and paths of all settings at and below a model."""
+    for name, field in model.model_fields.items():
+        yield name, f"{above}{name}"
+        many = "[]" if get_origin(field.annotation) is tuple else ""
+        for inner in _models(field.annotation):
+            yield from _places(inner, f"{above}{name}{many}.")
 
 
 def _models(annotation: Any) -> Iterator[type[Model]]:

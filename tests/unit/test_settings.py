@@ -137,12 +137,20 @@ def test_malformed_ssh_address_is_refused_in_words(ssh: str) -> None:
     assert text.startswith(f"{KEY}.nodes[0].ssh: must be user@host[:port], an alias of the ssh configuration, or local")
 
 
+def test_unknown_setting_among_many_is_not_followed_by_all_of_them() -> None:
+    assert refusal(zzz=2) == f"{KEY}.zzz: unknown setting"
+
+
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
         ({"portt": 1}, f"{KEY}.portt: unknown setting; did you mean 'port'?"),
         ({"tensor_paralel_size": 2}, "did you mean 'tensor_parallel_size'?"),
-        ({"zzz": 2}, f"{KEY}.zzz: unknown setting; known: nodes, image,"),
+        ({"deadlines": {"zzz": 1}}, f"{KEY}.deadlines.zzz: unknown setting; known: connect, survey,"),
+        ({"dashboard": True}, f"{KEY}.dashboard: unknown setting here; it belongs to `ray.dashboard`"),
+        ({"fabric": "10.0.0.1"}, f"{KEY}.fabric: unknown setting here; it belongs to `nodes[].fabric`"),
+        ({"nodes": [node(port=1)]}, f"{KEY}.nodes[0].port: unknown setting here; it belongs to `port` or `ray.port`"),
+        ({"read_only": True}, "belongs to `mounts[].read_only` or `nodes[].mounts[].read_only`"),
         ({"nodes": [node(gpu=1)]}, f"{KEY}.nodes[0].gpu: unknown setting; did you mean 'gpus'?"),
         ({"ray": {"dashbord": True}}, f"{KEY}.ray.dashbord: unknown setting; did you mean 'dashboard'?"),
         ({"deadlines": {"conect": 1}}, f"{KEY}.deadlines.conect: unknown setting; did you mean 'connect'?"),
