@@ -6,6 +6,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from settings.fields import Place
@@ -49,6 +50,9 @@ RAY_FLAGS = {
     "--block": None,
 }
 """The same of `ray start`."""
+DASHBOARD_PORT = 8265
+"""Of Ray's dashboard where nothing else is said."""
+PORT = re.compile(r"[0-9]{1,5}")
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
@@ -125,17 +129,30 @@ def cluster_faults(cluster: Cluster) -> Faults:
         yield ("image",), f"what image_build builds cannot be pinned beforehand: give it a tag, got {cluster.image!r}"
     yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
     yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
+    yield from _ports(cluster)
     if cluster.serve:
-        yield from _serving(cluster)
+        if cluster.model is None:
+            yield ("model",), "is required to serve; for a cluster of Ray alone set `serve: false`"
+        yield from _sizes(cluster)
 
 
-def _serving(cluster: Cluster) -> Faults:
-    """What is only serve's."""
-    if cluster.model is None:
-        yield ("model",), "is required to serve; for a cluster of Ray alone set `serve: false`"
-    if cluster.port == cluster.ray.port:
+def _ports(cluster: Cluster) -> Faults:
+    """No two of the head's ports are one."""
+    dashboard = _dashboard_port(cluster) if cluster.ray.dashboard else None
+    if cluster.serve and cluster.port == cluster.ray.port:
         yield ("port",), f"port and ray.port are both {cluster.port}: give them different ports"
-    yield from _sizes(cluster)
+    if cluster.serve and cluster.port == dashboard:
+        yield ("port",), f"port and that of Ray's dashboard are both {dashboard}: give them different ports"
+    if cluster.ray.port == dashboard:
+        yield ("ray", "port"), f"ray.port and that of Ray's dashboard are both {dashboard}: give them different ports"
+
+
+def _dashboard_port(cluster: Cluster) -> int:
+    """Port of Ray's dashboard on the head: the last that the arguments say, else Ray's own default."""
+    arguments = (*cluster.ray.arguments, *cluster.head.ray_arguments)
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    given = [value for flag, value in pairwise(words) if flag == "--dashboard-port" and PORT.fullmatch(value)]
+    return int(given[-1]) if given else DASHBOARD_PORT
 
 
 def _identity(cluster: Cluster) -> Faults:

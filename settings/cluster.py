@@ -90,7 +90,9 @@ class Node(Overridable):
     jump: Name | None = None
     """Name of the node through which this one is reached; directly when unset."""
     fabric: Address | None = None
-    """Address on the fabric, the link between the nodes. Found from the subnet that all nodes share when unset."""
+    """Address on the fabric, the link between the nodes. Found from the subnet that all nodes share when unset:
+    over RDMA before others, and link-local (169.254.0.0/16, netplan's `link-local: [ ipv4 ]`) where there is no other.
+    """
     gpus: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that must be there; a Spark has one."""
     ray_arguments: tuple[Line, ...] = ()

@@ -83,6 +83,37 @@ def test_contradiction_is_named_by_its_path(changes: dict[str, Any], wanted: str
     assert all(line.startswith(KEY) for line in text.splitlines())
 
 
+DASHBOARD = {"dashboard": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        (
+            {"port": 8265, "ray": DASHBOARD},
+            ".port: port and that of Ray's dashboard are both 8265: give them different",
+        ),
+        ({"ray": DASHBOARD | {"port": 8265}}, ".ray.port: ray.port and that of Ray's dashboard are both 8265"),
+        ({"ray": DASHBOARD | {"arguments": ["--dashboard-port=30000"]}}, ".port: port and that of Ray's dashboard are"),
+        ({"ray": DASHBOARD, "nodes": [node(ray_arguments=["--dashboard-port", "6379"])]}, "dashboard are both 6379"),
+    ],
+)
+def test_port_of_the_dashboard_is_another_one(changes: dict[str, Any], wanted: str) -> None:
+    assert wanted in refusal(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"port": 8265},
+        {"port": 8265, "ray": DASHBOARD, "serve": False},
+        {"port": 8265, "ray": DASHBOARD | {"arguments": ["--dashboard-port=8300"]}},
+    ],
+)
+def test_port_of_the_dashboard_is_free_where_that_is_elsewhere(changes: dict[str, Any]) -> None:
+    assert cluster(**changes).port == 8265
+
+
 def test_contradictions_are_named_at_once() -> None:
     nodes = [node(), node(ssh="other"), node(name="c", ssh="c", jump="nobody")]
     lines = refusal(nodes=nodes, port=6379, tensor_parallel_size=7).splitlines()

@@ -15,7 +15,7 @@ ABSENT = {"exists": False, "weights": False, "files": {}, "lacks": {}}
 
 def nodes(free: float, *, images: int | None = 0, model_device: int | None = 7, **worker: Any) -> dict[str, Survey]:
     """A good node, and an empty one with so many GB free: the image needs 21 GB (42 on its way), the model 10.5."""
-    docker = {"version": "28", "containers": [], "image": None, "images": images}
+    docker: dict[str, Any] = {"version": "28", "containers": [], "image": None, "images": images}
     rooms = {
         "image_room": {"path": "/var/lib/docker", "free": int(free * 1e9), "device": 7},
         "model_room": {"path": "/srv/models", "free": int(free * 1e9), "device": model_device},
