@@ -42,8 +42,8 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
     """The fabric end of every node.
 
     An address given in the settings wins; otherwise the one subnet that all nodes share over RDMA, else the fastest
-    shared one; link-local addresses (169.254.0.0/16) only where there are no others. Interfaces without a cable do not
-    count, and only the interface and the HCAs that the settings name are looked at, where they name any.
+    shared one; among either, link-local addresses (169.254.0.0/16) come last. Interfaces without a cable do not count,
+    and only the interface and the HCAs that the settings name are looked at, where they name any.
 
     Raises:
         Faults: of all nodes at once: an address, interface or HCA that its node does not have, no shared subnet, or

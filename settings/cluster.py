@@ -91,7 +91,7 @@ class Node(Overridable):
     """Name of the node through which this one is reached; directly when unset."""
     fabric: Address | None = None
     """Address on the fabric, the link between the nodes. Found from the subnet that all nodes share when unset:
-    over RDMA before others, and link-local (169.254.0.0/16, netplan's `link-local: [ ipv4 ]`) where there is no other.
+    over RDMA before others, and among either link-local ones (169.254.x.x, netplan's `link-local: [ ipv4 ]`) last.
     """
     gpus: Annotated[int, Field(ge=1, le=16)] = 1
     """GPUs that must be there; a Spark has one."""
