@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from pulumi.dynamic import CreateResult, UpdateResult
+from pulumi.dynamic import CreateResult, ReadResult, UpdateResult
 
 from hosts.containers import State, exec_probe, look
 from hosts.faults import Fault
 from hosts.ssh import Connection, lines
+from providers import progress
 from providers.base import Provider
 
 Reading = dict[str, Any]
@@ -88,6 +89,28 @@ class Verdict:
     """A reading that can become good by a restart."""
 
 
+class LiveGateProvider(GateProvider):
+    """Base of the gates whose fact is read on the live cluster: a preview shows that one is gone, and why."""
+
+    title: ClassVar[str]
+    """How messages name the gate."""
+
+    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
+        """The gate as it stands, or gone; Pulumi itself would show only that it is to be created."""
+        try:
+            verdict = self.now(props)
+        except Fault as fault:
+            verdict = Verdict(opened=False, text=f"{fault.node}: {fault.cause}")
+        if verdict.opened:
+            return ReadResult(id_, dict(props))
+        progress.lasting(f"{self.title} is gone: {verdict.fault.cause if verdict.fault else verdict.text}")
+        return ReadResult("", {})
+
+    def now(self, props: Mapping[str, Any]) -> Verdict:
+        """What one reading means; a Fault where there can be none."""
+        raise NotImplementedError
+
+
 @contextlib.contextmanager
 def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Queue[str | None]]:
     """Run a probe in a container; its lines arrive in the queue, then None when it has ended."""
@@ -102,19 +125,22 @@ def probing(watched: Watched, script: str, *arguments: str) -> Iterator[queue.Qu
 def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout: float) -> Reading:
     """One reading, for refresh, by a probe in the first container.
 
-    `{"error": …}` as soon as one of the containers does not run, as Ray and vLLM notice a death late (15 s for a killed
-    raylet), where its node does not answer (it may have left the settings), or where the probe gives no reading within
-    `timeout` seconds.
+    `{"error": …}` where the probe gives no reading within `timeout` seconds.
+
+    Raises:
+        Fault: as soon as one of the containers does not run, as Ray and vLLM notice a death late (15 s for a killed
+            raylet), or its node does not answer (it may have left the settings).
     """
     with ThreadPoolExecutor(len(watched) + 1) as pool, probing(watched[0], script, *arguments, "0") as queued:
         states = {pool.submit(look, one.connection, one.container, 0): one for one in watched}
         probe = pool.submit(_first_reading, queued, timeout)
         waiting: list[Future[Any]] = [probe, *states]
         for done in as_completed(waiting):
-            if isinstance(fault := done.exception(), Fault):
-                return {"error": f"{fault.node}: {fault.cause}"}
-            if done is not probe and done.result().status != "running":
-                return {"error": f"{states[done].label} is {done.result().status}"}
+            if done is probe:
+                continue
+            one, status = states[done], done.result().status
+            if status != "running":
+                raise Fault(one.connection.node, f"the {one.role} container is {status}", "run pulumi up")
         return probe.result() | starts({one: done.result() for done, one in states.items()})
 
 

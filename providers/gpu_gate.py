@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import ReadResult, Resource
+from pulumi.dynamic import Resource
 
 from hosts.containers import remove_all
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from providers import progress
-from providers.gate import GateProvider, Reading, Stuck, Verdict, Watched, read_once
+from providers.gate import LiveGateProvider, Reading, Stuck, Verdict, Watched, read_once
 from providers.probes import GPUS
 from providers.wait import Wait
 
@@ -25,21 +25,20 @@ DEAD_SECONDS = 45.0
 back 25 s after that, as its container restarts at once."""
 
 
-class GpuGateProvider(GateProvider):
+class GpuGateProvider(LiveGateProvider):
     """Asks Ray's GCS through a probe in the head's container; never `ray status`, which lists dead nodes as active."""
 
     compared = ("address", "nodes", "watched")
+    title = "GPU gate"
 
     def name(self, props: Mapping[str, Any]) -> str:
         """The GCS."""
         return f"gpus@{props['address']}"
 
-    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """The gate as it stands, or gone."""
+    def now(self, props: Mapping[str, Any]) -> Verdict:
+        """By one answer of the GCS."""
         watched = [Watched.load(one) for one in props["watched"]]
-        reading = read_once(watched, GPUS, str(props["address"]), timeout=READ_SECONDS)
-        opened = judge(props["nodes"], reading).opened
-        return ReadResult(id_, dict(props)) if opened else ReadResult("", {})
+        return judge(props["nodes"], read_once(watched, GPUS, str(props["address"]), timeout=READ_SECONDS))
 
     def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until Ray has all nodes with their GPUs; one that left the settings is taken out of it."""
@@ -54,7 +53,7 @@ class GpuGateProvider(GateProvider):
 
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
-            name="GPU gate",
+            name=self.title,
             probe=watched[0],
             script=GPUS,
             arguments=[str(props["address"])],

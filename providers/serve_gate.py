@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import ReadResult, Resource
+from pulumi.dynamic import Resource
 
-from providers.gate import GateProvider, Reading, Stuck, Verdict, Watched, read_once
+from providers.gate import LiveGateProvider, Reading, Stuck, Verdict, Watched, read_once
 from providers.probes import COMPLETION
 from providers.wait import Wait
 
@@ -17,28 +17,28 @@ STUCK = {"silent": Stuck(0), "failing": Stuck(15)}
 own (5xx) may be about to exit, as vLLM does within 6 s when its engine died."""
 
 
-class ServeGateProvider(GateProvider):
+class ServeGateProvider(LiveGateProvider):
     """Asks for completions through a probe in serve's own container, which has the API key in its environment."""
 
     compared = ("url", "model", "watched")
+    title = "Serve gate"
 
     def name(self, props: Mapping[str, Any]) -> str:
         """The API."""
         return str(props["url"])
 
-    def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """One completion of one token now, or gone."""
+    def now(self, props: Mapping[str, Any]) -> Verdict:
+        """By one completion of one token."""
         watched = [Watched.load(one) for one in props["watched"]]
         limit = float(props["probe"])
         arguments = (str(props["url"]), str(props["model"]), str(limit))
-        reading = read_once(watched, COMPLETION, *arguments, timeout=limit + 5)
-        return ReadResult(id_, dict(props)) if judge(reading).opened else ReadResult("", {})
+        return judge(read_once(watched, COMPLETION, *arguments, timeout=limit + 5))
 
     def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
         """Wait for the first completion; measure a second one."""
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
-            name="Serve gate",
+            name=self.title,
             probe=watched[0],
             script=COMPLETION,
             arguments=[str(props["url"]), str(props["model"]), str(props["completion"])],

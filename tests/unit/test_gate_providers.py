@@ -69,18 +69,32 @@ def test_gpu_gate_does_not_exist_where_ray_head_died(running: FakeDocker) -> Non
 
 
 @pytest.mark.parametrize(
-    ("answer", "open_"),
+    ("answer", "said"),
     [
-        (reading(ALIVE), True),
-        (reading(DEAD), False),
-        (reading({"error": "Timed out while waiting for GCS"}), False),
-        (says(code=1, stderr="Error response from daemon: container is not running"), False),
+        (reading(ALIVE), ""),
+        (reading(DEAD), "GPU gate is gone: 0 of 1 GPUs on 0 of 1 nodes; spark-1 dead: gone\n"),
+        (
+            reading({"error": "Timed out while waiting for GCS"}),
+            "GPU gate is gone: the GCS does not answer yet (Timed out while waiting for GCS)\n",
+        ),
+        (
+            reading({"ray": "2.53.0", "nodes": [{**ALIVE["nodes"][0], "gpus": 0.0}]}),
+            f"GPU gate is gone: Ray sees 0 GPU(s) on {ADDRESS}, 1 wanted\n",
+        ),
+        (
+            says(code=1, stderr="Error response from daemon: container is not running"),
+            "GPU gate is gone: the GCS does not answer yet (Error response from daemon: container is not running)\n",
+        ),
     ],
+    ids=["open", "node dead", "GCS silent", "other GPU count", "no probe"],
 )
-def test_gpu_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[str, Any], open_: bool) -> None:
+def test_gpu_gate_is_read_as_open_or_gone_with_its_reason(
+    running: FakeDocker, answer: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     running.answer(f"exec {HEAD.container}", answer)
     found = GpuGateProvider().read("x", {**GPUS, "ray": "2.53.0"})
-    assert (found.id, found.outs) == (("x", {**GPUS, "ray": "2.53.0"}) if open_ else ("", {}))
+    assert (found.id, found.outs) == (("", {}) if said else ("x", {**GPUS, "ray": "2.53.0"}))
+    assert capsys.readouterr().out == said
 
 
 STRANGER = {
@@ -144,37 +158,51 @@ def test_serve_gate_fails_early_when_a_ray_container_dies(running: FakeDocker) -
 
 
 @pytest.mark.parametrize(
-    ("answer", "open_"),
+    ("answer", "said"),
     [
-        (reading({"state": "verified"}), True),
-        (reading({"state": "refused"}), False),
-        (reading({"state": "failing", "error": "HTTP 500"}), False),
-        (says(code=1, stderr="Error: No such container"), False),
+        (reading({"state": "verified"}), ""),
+        (reading({"state": "refused"}), "Serve gate is gone: loading (the port refuses connections)\n"),
+        (reading({"state": "failing", "error": "HTTP 500"}), "Serve gate is gone: completion fails: HTTP 500\n"),
+        (
+            says(code=1, stderr="Error: No such container"),
+            "Serve gate is gone: completion fails: Error: No such container\n",
+        ),
     ],
+    ids=["open", "loading", "failing", "no probe"],
 )
-def test_serve_gate_is_read_as_open_or_gone(running: FakeDocker, answer: dict[str, Any], open_: bool) -> None:
+def test_serve_gate_is_read_as_open_or_gone_with_its_reason(
+    running: FakeDocker, answer: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     running.answer(f"exec {SERVE.container}", answer)
     found = ServeGateProvider().read("x", SERVING)
-    assert (found.id, found.outs) == (("x", SERVING) if open_ else ("", {}))
+    assert (found.id, found.outs) == (("", {}) if said else ("x", SERVING))
+    assert capsys.readouterr().out == said
     assert running.called("exec")[0][-4:] == ["http://127.0.0.1:30000/v1", "qwen", "5.0", "0"]
 
 
 @pytest.mark.parametrize("status", ["exited", "restarting", "paused"])
-def test_gates_are_gone_while_a_watched_container_does_not_run(running: FakeDocker, status: str) -> None:
+def test_gates_are_gone_while_a_watched_container_does_not_run(
+    running: FakeDocker, status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ray takes 15 s to notice a killed raylet: until then its own word would do."""
     running.answer(f"exec {SERVE.container}", reading(VERIFIED))
     running.answer(f"exec {HEAD.container}", reading(ALIVE))
     running.answer(f"inspect {HEAD.container}", state(status))
     assert ServeGateProvider().read("x", SERVING).id == ""
     assert GpuGateProvider().read("x", GPUS).id == ""
+    why = f"is gone: spark-1: the ray-head container is {status}"
+    assert capsys.readouterr().out == f"Serve gate {why}\nGPU gate {why}\n"
 
 
-def test_gate_is_gone_where_a_watched_node_does_not_answer(running: FakeDocker) -> None:
+def test_gate_is_gone_where_a_watched_node_does_not_answer(
+    running: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It may have left the settings while it was down: that must not keep the others from being repaired."""
     running.answer(f"exec {HEAD.container}", reading(ALIVE))
     away = Connection("spark-2", (Hop("spark-2", "127.0.0.1", "nobody", 1),), "/dev/null")
     watched = [HEAD.dump(), Watched(away, "worker0123456789", "ray-worker").dump()]
     assert GpuGateProvider().read("x", {**GPUS, "watched": watched}).id == ""
+    assert capsys.readouterr().out.startswith("GPU gate is gone: spark-2: 127.0.0.1 refuses connections")
 
 
 def test_refresh_changes_nothing_on_the_node(running: FakeDocker) -> None:
