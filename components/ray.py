@@ -57,7 +57,7 @@ class Ray(pulumi.ComponentResource):
         )
         members = Members(
             "members",
-            connections={node.name: node.connection for node in nodes},
+            nodes={node.name: (node.fabric.address, node.connection) for node in nodes},
             opts=pulumi.ResourceOptions(parent=self),
         )
         self.gate = GpuGate(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import pulumi
@@ -38,18 +40,26 @@ class GpuGateProvider(LiveGateProvider):
     def now(self, props: Mapping[str, Any]) -> Verdict:
         """By one answer of the GCS."""
         watched = [Watched.load(one) for one in props["watched"]]
-        return judge(props["nodes"], read_once(watched, GPUS, str(props["address"]), timeout=READ_SECONDS))
+        reading = read_once(watched, GPUS, str(props["address"]), timeout=READ_SECONDS)
+        return judge(props["nodes"], reading, _former(props))
 
     def verify(self, props: Mapping[str, Any]) -> dict[str, Any]:
         """Wait until Ray has all nodes with their GPUs; one that left the settings is taken out of it."""
-        former = dict(props.get("former") or {})
+        former = _former(props)
+        asked: set[str] = set()
 
         def judged(reading: Reading) -> Verdict:
-            if not (props.get("former") and strangers(props["nodes"], reading)):
-                return judge(props["nodes"], reading)
-            while former:
-                _take_out(*former.popitem(), str(props["stack"]), int(props["grace"]))
-            return Verdict(opened=False, text="a node that left the settings is still in Ray")
+            verdict = judge(props["nodes"], reading, former)
+            lingering = {former[one] for one in strangers(props["nodes"], reading) if one in former} - asked
+            if lingering and not verdict.fault:
+                asked.update(lingering)
+                with ThreadPoolExecutor(len(lingering)) as pool:
+                    list(pool.map(take_out, lingering))
+            return verdict
+
+        def take_out(node: str) -> None:
+            way = Connection.load(props["former"][node]["connection"])
+            _take_out(node, way, str(props["stack"]), int(props["grace"]))
 
         watched = [Watched.load(one) for one in props["watched"]]
         reading = Wait(
@@ -65,27 +75,35 @@ class GpuGateProvider(LiveGateProvider):
         return {**props, "ray": reading["ray"]}
 
 
+def _former(props: Mapping[str, Any]) -> dict[str, str]:
+    """Names of the nodes that left the settings, by fabric address; a state of before it was kept has none."""
+    return {node["address"]: name for name, node in (props.get("former") or {}).items() if "address" in node}
+
+
 def strangers(expected: Sequence[Mapping[str, Any]], reading: Reading) -> list[str]:
     """Addresses of nodes alive in Ray that are not expected."""
     alive = {row["address"] for row in reading.get("nodes", ()) if row["alive"]}
     return sorted(alive - {node["address"] for node in expected})
 
 
-def _take_out(node: str, connection: Mapping[str, Any], stack: str, grace: int) -> None:
+def _take_out(node: str, connection: Connection, stack: str, grace: int) -> None:
     """Remove what a node that left the settings still runs: Pulumi would delete it after this gate."""
     try:
-        remove_all(Connection.load(connection), stack, grace, node=node)
+        remove_all(connection, stack, grace, node=node)
         progress.lasting(f"{node}: left the settings and is still in Ray; what is ours there is removed")
     except Fault as fault:
         progress.lasting(f"{node}: left the settings; {fault.cause}")
 
 
-def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
+def judge(
+    expected: Sequence[Mapping[str, Any]], reading: Reading, former: Mapping[str, str] = MappingProxyType({})
+) -> Verdict:
     """What a reading of the GCS means.
 
     Args:
         expected: name, fabric address and GPUs of each node.
         reading: the probe's: `nodes` with address, alive, gpus, started, reason; or `error`; and `starts`.
+        former: names of the nodes that left the settings, by fabric address.
     """
     if "nodes" not in reading:
         return Verdict(opened=False, text=f"the GCS does not answer yet ({reading.get('error', 'no reading')})"[:160])
@@ -98,14 +116,8 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
     gpus = sum(int(node["gpus"]) for node in expected)
     text = f"{total} of {gpus} GPUs on {len(alive.keys() & wanted.keys())} of {len(wanted)} nodes"
 
-    if foreign := strangers(expected, reading):
-        fault = Fault(
-            next(str(node["name"]) for node in expected),
-            f"Ray has a node that is not ours: {', '.join(foreign)} (ours: {', '.join(sorted(wanted))})",
-            "stop Ray there (ray stop), or choose another `ray.port`; if it is a node of ours, its address differs "
-            "from its fabric address: set `fabric`",
-        )
-        return Verdict(opened=False, text=text, fault=fault)
+    if strange := _strange(expected, reading, former, text):
+        return strange
     for address, row in alive.items():
         node = wanted[address]
         if int(row["gpus"]) != int(node["gpus"]):
@@ -136,6 +148,26 @@ def judge(expected: Sequence[Mapping[str, Any]], reading: Reading) -> Verdict:
         stuck = Stuck(DEAD_SECONDS, lost) if lost else None
         return Verdict(opened=False, text=f"{text}; {', '.join(missing)}", stuck=stuck)
     return Verdict(opened=True, text=f"{text} verified")
+
+
+def _strange(
+    expected: Sequence[Mapping[str, Any]], reading: Reading, former: Mapping[str, str], text: str
+) -> Verdict | None:
+    """What it means that Ray has nodes which are not expected; None where it has none."""
+    found = strangers(expected, reading)
+    if foreign := [address for address in found if address not in former]:
+        ours = ", ".join(sorted(str(node["address"]) for node in expected))
+        fault = Fault(
+            next(str(node["name"]) for node in expected),
+            f"Ray has a node that is not ours: {', '.join(foreign)} (ours: {ours})",
+            "stop Ray there (ray stop), or choose another `ray.port`; if it is a node of ours, its address differs "
+            "from its fabric address: set `fabric`",
+        )
+        return Verdict(opened=False, text=text, fault=fault)
+    if found:
+        lingering = ", ".join(former[address] for address in found)
+        return Verdict(opened=False, text=f"{text}; still in Ray, but not in the settings: {lingering}")
+    return None
 
 
 def _start(reading: Reading, node: str) -> float:
@@ -170,7 +202,8 @@ class GpuGate(Resource, module="spark", name="GpuGate"):
             address: of the GCS.
             nodes: name, fabric address and GPUs of each.
             watched: their containers, the head's first (:class:`providers.gate.Watched`).
-            former: connections to nodes that left the settings, by name: still in Ray, their containers go.
+            former: nodes that left the settings (:attr:`providers.members.Members.former`): of one that is still in
+                Ray, the containers go.
             stack: whose these are.
             grace: seconds from SIGTERM to SIGKILL.
             deadline: seconds until all GPUs are there.

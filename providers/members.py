@@ -22,9 +22,15 @@ class MembersProvider(Provider):
         return CreateResult("members", {**props, "former": {}})
 
     def update(self, _id: str, olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
-        """Others: who was one and is none any more is remembered, with the way to it."""
+        """Others: who was one and is none any more is remembered, until its name or its address is a member's again."""
         before = {**olds.get("former", {}), **olds["nodes"]}
-        former = {name: connection for name, connection in before.items() if name not in news["nodes"]}
+        addresses = {node["address"] for node in news["nodes"].values()}
+        former = {
+            name: node
+            for name, node in before.items()
+            # A state of before the addresses were kept has none: Ray would know such a node by nothing.
+            if name not in news["nodes"] and node.get("address") not in (*addresses, None)
+        }
         return UpdateResult({**news, "former": former})
 
 
@@ -32,10 +38,19 @@ class Members(Resource, module="spark", name="Members"):
     """The nodes of a Ray cluster by name."""
 
     former: pulumi.Output[dict[str, Any]]
-    """Connections to nodes that left the settings, by name."""
+    """Nodes that left the settings, by name: `address` on the fabric, and `connection`."""
 
     def __init__(
-        self, name: str, *, connections: Mapping[str, Connection], opts: pulumi.ResourceOptions | None = None
+        self, name: str, *, nodes: Mapping[str, tuple[str, Connection]], opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        nodes = {node: connection.dump() for node, connection in connections.items()}
-        super().__init__(MembersProvider(), name, {"nodes": nodes, "former": None}, opts)
+        """Declare who is one.
+
+        Args:
+            name: of the resource.
+            nodes: fabric address of each, as Ray knows it, and the way to it, by name.
+            opts: as usual.
+        """
+        known = {
+            node: {"address": address, "connection": connection.dump()} for node, (address, connection) in nodes.items()
+        }
+        super().__init__(MembersProvider(), name, {"nodes": known, "former": None}, opts)

@@ -40,7 +40,7 @@ SERVING: dict[str, Any] = {
     "first_token_seconds": None,
     "tokens_per_second": None,
 }
-ALIVE = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": True, "gpus": 1.0, "reason": ""}]}
+ALIVE: dict[str, Any] = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": True, "gpus": 1.0, "reason": ""}]}
 DEAD = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": False, "gpus": 1.0, "reason": "gone"}]}
 VERIFIED = {"state": "verified", "first_token_seconds": 0.12, "tokens_per_second": 27.1}
 
@@ -103,37 +103,61 @@ STRANGER = {
 }
 
 
+LEFT = {"address": "192.168.200.13", "connection": Connection("spark-2", ()).dump()}
+AWAY = {"address": "192.168.200.14", "connection": Connection("spark-3", (Hop("spark-3", "127.0.0.1", "x", 1),)).dump()}
+"""Refuses connections."""
+
+
 def test_node_that_left_the_settings_is_taken_out_of_ray_where_it_is_still_in_it(
     running: FakeDocker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     running.answer(f"exec {HEAD.container}", reading(STRANGER, STRANGER, ALIVE))
     running.answer("ps label=dgx-spark-cluster.node=spark-2", says("w1\n"))
-    left = Connection("spark-2", ()).dump()
-    found = GpuGateProvider().create({**GPUS, "former": {"spark-2": left}})
+    found = GpuGateProvider().create({**GPUS, "former": {"spark-2": LEFT, "spark-3": AWAY}})
     assert (found.outs or {})["ray"] == "2.53.0"
     assert running.called("rm") == [["rm", "-f", "w1"]], "once"
-    assert "spark-2: left the settings and is still in Ray; what is ours there is removed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "spark-2: left the settings and is still in Ray; what is ours there is removed" in said
+    assert "spark-3" not in said, "it is not in Ray: nothing is asked of it"
 
 
 def test_former_nodes_are_left_alone_where_ray_has_no_stranger(running: FakeDocker) -> None:
     running.answer(f"exec {HEAD.container}", reading(ALIVE))
-    GpuGateProvider().create({**GPUS, "former": {"spark-2": LOCAL.dump()}})
+    GpuGateProvider().create({**GPUS, "former": {"spark-2": LEFT}})
     assert not running.called("rm")
 
 
-def test_stranger_that_was_never_ours_is_a_fault(running: FakeDocker) -> None:
+@pytest.mark.parametrize(
+    "former",
+    [{}, {"spark-3": AWAY}, {"spark-2": LOCAL.dump()}],
+    ids=["none left", "another one left", "state without addresses"],
+)
+def test_stranger_that_was_never_ours_is_a_fault_at_once(running: FakeDocker, former: dict[str, Any]) -> None:
     running.answer(f"exec {HEAD.container}", reading(STRANGER))
     with pytest.raises(Fault, match=r"Ray has a node that is not ours: 192\.168\.200\.13"):
-        GpuGateProvider().create(GPUS)
+        GpuGateProvider().create({**GPUS, "former": former})
+    assert not running.called("rm")
 
 
-def test_members_remember_who_left_until_it_is_back() -> None:
-    one, two, three = (Connection(f"spark-{number}", ()).dump() for number in (1, 2, 3))
+def test_preview_names_the_node_that_left_the_settings_and_is_in_ray_again(
+    running: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.answer(f"exec {HEAD.container}", reading(STRANGER))
+    assert GpuGateProvider().read("x", {**GPUS, "former": {"spark-2": LEFT}}).id == ""
+    assert capsys.readouterr().out.endswith("still in Ray, but not in the settings: spark-2\n")
+
+
+def test_members_remember_who_left_until_its_name_or_its_address_is_back() -> None:
+    one, two, three = (
+        {"address": f"192.168.200.1{number}", "connection": Connection(f"spark-{number}", ()).dump()}
+        for number in (1, 2, 3)
+    )
+    renamed = {"address": two["address"], "connection": Connection("spark-b", ()).dump()}
     provider, state = MembersProvider(), {"nodes": {"spark-1": one, "spark-2": two}, "former": {}}
     assert provider.create({**state, "former": None}).outs == state
 
     def update(*nodes: dict[str, Any]) -> Any:
-        news = {"nodes": {node["node"]: node for node in nodes}, "former": None}
+        news = {"nodes": {node["connection"]["node"]: node for node in nodes}, "former": None}
         state.update(provider.update("members", state, news).outs or {})
         assert not provider.diff("members", state, news).changes
         return state["former"]
@@ -141,6 +165,15 @@ def test_members_remember_who_left_until_it_is_back() -> None:
     assert update(one) == {"spark-2": two}
     assert update(one, three) == {"spark-2": two}
     assert update(one, two) == {"spark-3": three}
+    assert update(one) == {"spark-2": two, "spark-3": three}
+    assert update(one, renamed) == {"spark-3": three}
+
+
+def test_members_of_a_state_without_addresses_are_not_remembered() -> None:
+    one = {"address": ADDRESS, "connection": LOCAL.dump()}
+    olds = {"nodes": {"spark-1": LOCAL.dump(), "spark-2": LOCAL.dump()}, "former": {"spark-3": LOCAL.dump()}}
+    outs = MembersProvider().update("members", olds, {"nodes": {"spark-1": one}, "former": None}).outs
+    assert outs == {"nodes": {"spark-1": one}, "former": {}}
 
 
 def test_serve_gate_is_created_with_its_measurement(running: FakeDocker) -> None:
