@@ -29,6 +29,8 @@ class State:
     """Docker's own complaint, e.g. that the command is not in the image."""
     log: str
     """End of the log since the last start."""
+    policy: str = ""
+    """Docker's restart policy; with `no` it does not start again what has ended."""
 
     @property
     def since(self) -> float:
@@ -41,7 +43,7 @@ class State:
 
 MISSING = State("missing", 0, 0, "", "", "")
 
-FORMAT = "{{.State.StartedAt}} {{.RestartCount}} {{json .State}}"
+FORMAT = '{{.State.StartedAt}} {{.RestartCount}} {{or .HostConfig.RestartPolicy.Name "no"}} {{json .State}}'
 INSPECT = """
 state=$(docker inspect --type container --format "$3" "$1") || exit 3
 echo "$state"
@@ -64,11 +66,10 @@ def look(connection: Connection, container: str, log_lines: int = LOG_LINES, *, 
         return MISSING
     first, _, log = done.stdout.partition("\n")
     try:
-        _, restarts, state = first.split(" ", 2)
+        started, restarts, policy, state = first.split(" ", 3)
         facts: dict[str, Any] = json.loads(state)
-        return State(
-            facts["Status"], facts["ExitCode"], int(restarts), facts["StartedAt"], facts.get("Error") or "", log
-        )
+        error = facts.get("Error") or ""
+        return State(facts["Status"], facts["ExitCode"], int(restarts), started, error, log, policy)
     except (ValueError, KeyError):
         raise Fault(
             connection.node, f"docker inspect {container} failed", "is Docker running there?", done.stderr or first

@@ -1,4 +1,7 @@
-"""Waiting for a gate: polling with deadline and progress; the dead end it early, the stuck are restarted once."""
+"""Waiting for a gate: polling with deadline and progress; the dead end it early, the stuck are restarted once.
+
+Docker's restart policy brings back what exits. Where it is `no`, the wait starts that again, once.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import contextlib
 import queue
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as finished
 from dataclasses import dataclass, field
 
 from hosts.containers import LOG_LINES, MISSING, State, look
@@ -69,6 +73,8 @@ class Wait:
     _stuck_since: float | None = None
     _restarted: set[str] = field(default_factory=set)
     """Containers that this wait has restarted, each once."""
+    _revived: set[str] = field(default_factory=set)
+    """Containers that had exited and that this wait has started, each once."""
     _next_look: float = 0.0
     _pause: float = field(default_factory=lambda: LOOK_SECONDS[0])
 
@@ -100,17 +106,24 @@ class Wait:
             self._look()
             self._next_look = time.monotonic() + self._pause
             self._pause = min(2 * self._pause, LOOK_SECONDS[1])
+        self._in_time()
+        stuck = self._verdict.stuck
+        if stuck and self._stuck_since and time.monotonic() - self._stuck_since >= stuck.after:
+            self._restart(next((one for one in self.watched if one.connection.node == stuck.node), self.probe))
+
+    def _in_time(self) -> None:
+        """Raises Fault when the user interrupts, or the deadline is over."""
+        self._uninterrupted()
+        if time.monotonic() - self._began > self.deadline:
+            raise self._late()
+
+    def _uninterrupted(self) -> None:
         if CANCELLED.is_set():
             raise Fault(
                 self.probe.connection.node,
                 f"{self.name}: interrupted; last reading: {self._verdict.text}",
                 "run pulumi up again: it goes on from here",
             )
-        if time.monotonic() - self._began > self.deadline:
-            raise self._late()
-        stuck = self._verdict.stuck
-        if stuck and self._stuck_since and time.monotonic() - self._stuck_since >= stuck.after:
-            self._restart(next((one for one in self.watched if one.connection.node == stuck.node), self.probe))
 
     def _restart(self, one: Watched) -> None:
         """Restart what is alive but stuck, once; raises Fault the second time."""
@@ -139,10 +152,10 @@ class Wait:
         return self._verdict.opened
 
     def _look(self) -> None:
-        """Look at all containers at once; raises Fault when one cannot recover."""
+        """Look at all containers; raises Fault when one cannot recover."""
+        looks = self._ask_all(self._state, self._meanwhile)
         try:
-            with ThreadPoolExecutor(len(self.watched)) as pool:
-                states = list(pool.map(self._state, self.watched))
+            states = [answer.result() for answer in looks]
         except Fault:
             if time.monotonic() - self._seen > BLIND_SECONDS:
                 raise
@@ -151,7 +164,7 @@ class Wait:
         for one, state in zip(self.watched, states, strict=True):
             self._states[one] = state
             first = self._first.setdefault(one.container, state.restarts)
-            cause = self._cause(state)
+            cause = self._cause(one, state)
             if cause:
                 if self._suspects.get(one.container, (None, 0))[0] != cause:
                     self._suspects[one.container] = (cause, self._seen)
@@ -160,8 +173,44 @@ class Wait:
             dead = (
                 state is MISSING or state.status in ("exited", "dead", "paused") or state.restarts - first >= RESTARTS
             )
+            if not cause and self._revive(one, state):
+                continue
             if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
                 raise self._broken(one, state)
+
+    def _ask_all(self, ask: Callable[[Watched], State], meanwhile: Callable[[], None]) -> list[Future[State]]:
+        """Ask about all containers at once; `meanwhile`, called a few times a second, may end it by what it raises.
+
+        The answers have all come then; that of a node which cannot be asked is a Fault.
+        """
+        pool = ThreadPoolExecutor(len(self.watched))
+        try:
+            answers = [pool.submit(ask, one) for one in self.watched]
+            while finished(answers, READING_SECONDS).not_done:
+                meanwhile()
+        finally:
+            pool.shutdown(wait=False)
+        return answers
+
+    def _meanwhile(self) -> None:
+        """A node may take its time to answer: what ends the wait is not to wait for that."""
+        self._in_time()
+        self._progress()
+
+    def _revive(self, one: Watched, state: State) -> bool:
+        """Start what has exited, once, where Docker leaves that to others; whether it was.
+
+        A worker ends by itself when Ray's head has begun a new session, and serve with it.
+        """
+        if state.status != "exited" or state.policy != "no" or one.container in self._revived:
+            return False
+        self._revived.add(one.container)
+        self.lasting(
+            f"{self.name}: the {one.role} container exited with code {state.exit_code}; starting it on "
+            f"{one.connection.node}, as `restart` is `no`"
+        )
+        one.connection.run("docker", "start", one.container, timeout=RESTART_SECONDS, check=True)
+        return True
 
     def _state(self, one: Watched) -> State:
         """A container's state; of those beside the probe's the log counts only once they do not run."""
@@ -170,8 +219,12 @@ class Wait:
             return state
         return look(one.connection, one.container)
 
-    def _cause(self, state: State) -> Cause | None:
-        return diagnose(f"{state.error}\n{state.log}", self.expected)
+    def _cause(self, one: Watched, state: State) -> Cause | None:
+        cause = diagnose(f"{state.error}\n{state.log}", self.expected)
+        if cause or state.status != "created":
+            return cause
+        by_hand = f"{one.connection.by_hand()} docker start {one.container[:12]}"
+        return Cause("it was never started", f"start it, and see what Docker says: {by_hand}", state.error)
 
     def _broken(self, one: Watched, state: State) -> Fault:
         by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
@@ -182,13 +235,15 @@ class Wait:
             return Fault(
                 one.connection.node, f"{self.name}: the {one.role} container is paused", f"resume it: {resume}"
             )
-        cause = self._cause(state)
+        cause = self._cause(one, state)
         if state.restarts and not cause:  # right after a start there is no log yet: what it died of stands before
             state = look(one.connection, one.container, all_starts=True)
-            cause = self._cause(state)
+            cause = self._cause(one, state)
         fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
         if state.restarts:
             fate += f", restarted {state.restarts} times"
+        if one.container in self._revived:
+            fate += ", again after it was started"
         text = f"{self.name}: the {one.role} container {fate}"
         if cause:
             return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log or cause.line)
@@ -199,11 +254,8 @@ class Wait:
         )
 
     def _late(self) -> Fault:
-        seen = "\n".join(
-            f"{one.label}: {state.status}, {state.restarts} restarts: {phase(state.log)}"
-            for one in self.watched
-            for state in [look(one.connection, one.container)]
-        )
+        answers = self._ask_all(lambda one: look(one.connection, one.container), self._uninterrupted)
+        seen = "\n".join(f"{one.label}: {_told(answer)}" for one, answer in zip(self.watched, answers, strict=True))
         return Fault(
             self.probe.connection.node,
             f"{self.name}: not within {self.deadline:.0f} s; last reading: {self._verdict.text}",
@@ -220,3 +272,12 @@ class Wait:
         if now - since >= PROGRESS_SECONDS or text != shown:
             self._shown = (now, text)
             self.passing(f"{self.name}: {text} ({now - self._began:.0f} of {self.deadline:.0f} s){log}")
+
+
+def _told(answer: Future[State]) -> str:
+    """A container's state in a line, or why there is none."""
+    try:
+        state = answer.result()
+    except Fault as fault:
+        return fault.cause
+    return f"{state.status}, {state.restarts} restarts: {phase(state.log)}"

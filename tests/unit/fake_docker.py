@@ -47,11 +47,17 @@ def says(stdout: str = "", *, stderr: str = "", code: int = 0, hold: bool = Fals
 
 
 def state(
-    status: str = "running", *, code: int = 0, restarts: int = 0, started: str = "T1", error: str = ""
+    status: str = "running",
+    *,
+    code: int = 0,
+    restarts: int = 0,
+    started: str = "T1",
+    error: str = "",
+    policy: str = "unless-stopped",
 ) -> dict[str, Any]:
     """What `docker inspect` prints of a container, in the format that hosts.containers asks for."""
-    facts = {"Status": status, "ExitCode": code, "StartedAt": started, "Error": error}
-    return says(f"{started} {restarts} {json.dumps(facts)}\n")
+    facts = {"Status": status, "ExitCode": code, "Error": error}
+    return says(f"{started} {restarts} {policy} {json.dumps(facts)}\n")
 
 
 def reading(*values: dict[str, Any]) -> dict[str, Any]:

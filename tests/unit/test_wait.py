@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from hosts.containers import State, look
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import Connection, Hop
 from providers import wait
 from providers.gate import Reading, Stuck, Verdict, Watched, read_once
 from providers.wait import Wait
@@ -40,6 +42,7 @@ class Case:
     def __init__(self, docker: FakeDocker) -> None:
         self.docker = docker
         self.lines: list[str] = []
+        self.passing: Callable[[str], None] = self.lines.append
         self.lasting: list[str] = []
         for one in (SERVE, HEAD):
             docker.answer(f"inspect {one.container}", state())
@@ -55,18 +58,20 @@ class Case:
     def logs(self, *texts: str, of: Watched = SERVE) -> None:
         self.docker.answer(f"logs {of.container}", *(says(text) for text in texts))
 
-    def wait(self, *, deadline: float = 30, expected: tuple[str, ...] = ()) -> Reading:
+    def wait(
+        self, *, deadline: float = 30, expected: tuple[str, ...] = (), watched: Sequence[Watched] = (SERVE, HEAD)
+    ) -> Reading:
         return Wait(
             name="Test gate",
             probe=SERVE,
             script="import this",
             arguments=["an argument"],
-            watched=[SERVE, HEAD],
+            watched=watched,
             judge=judge,
             deadline=deadline,
             deadline_setting="deadlines.test",
             expected=expected,
-            passing=self.lines.append,
+            passing=self.passing,
             lasting=self.lasting.append,
         ).until_open()
 
@@ -135,6 +140,50 @@ def test_exited_container_without_known_cause_shows_how_to_read_its_log(case: Ca
     assert fault.cause.endswith("the serve container exited with code 139")
     assert "docker logs serve0123456" in fault.remedy
     assert "Segmentation fault" in fault.evidence
+    assert not case.docker.called("start"), "Docker's restart policy would have done it"
+
+
+@pytest.mark.parametrize("one", [SERVE, HEAD], ids=["with the probe", "beside the probe"])
+def test_what_exits_without_restart_policy_is_started_once_and_said_so(case: Case, one: Watched) -> None:
+    """A worker exits because Ray's head is in a new session; serve follows."""
+    down = state("exited", code=1, policy="no")
+    case.looks(state(policy="no"), *[down] * (1 if one == SERVE else 2), state(policy="no"), of=one)
+    case.readings(*LATER[:4], {"go": 1})
+    assert case.wait() == {"go": 1}
+    assert case.docker.called("start") == [["start", one.container]]
+    assert case.lasting[0] == (
+        f"Test gate: the {one.role} container exited with code 1; starting it on spark-1, as `restart` is `no`"
+    )
+
+
+def test_what_exits_again_after_it_was_started_is_a_fault(case: Case) -> None:
+    case.looks(state("exited", code=1, policy="no"))
+    fault = case.fault()
+    assert fault.cause == "Test gate: the serve container exited with code 1, again after it was started"
+    assert len(case.docker.called("start")) == 1
+
+
+def test_what_exits_of_a_known_cause_is_not_started_again(case: Case) -> None:
+    case.looks(state("exited", code=1, policy="no"))
+    case.logs("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB")
+    assert case.fault().cause.endswith("exited with code 1: the GPU is out of memory")
+    assert not case.docker.called("start")
+
+
+def test_container_that_was_never_started_ends_the_wait(case: Case) -> None:
+    error = "failed to bind mount: no such device"
+    case.looks(state("created", error=error))
+    case.logs("")
+    fault = case.fault()
+    assert fault.cause == "Test gate: the serve container is created: it was never started"
+    assert "docker start serve0123456" in fault.remedy
+    assert error in fault.evidence
+
+
+def test_container_that_is_about_to_be_started_is_waited_for(case: Case) -> None:
+    case.looks(state("created"), state())
+    case.readings(*LATER[:3], {"go": 1})
+    assert case.wait() == {"go": 1}
 
 
 def test_any_watched_container_counts(case: Case) -> None:
@@ -282,6 +331,48 @@ def test_interrupt_by_the_user_ends_the_wait(case: Case, monkeypatch: pytest.Mon
     cancelled.set()
     monkeypatch.setattr(wait, "CANCELLED", cancelled)
     assert case.fault().cause == "Test gate: interrupted; last reading: no reading yet"
+
+
+class Slow:
+    """A look at a container that takes until it is told to end; half a minute if nobody does."""
+
+    def __init__(self) -> None:
+        self.asked, self.told = threading.Event(), threading.Event()
+        self.waited_in_vain = False
+
+    def __call__(self, connection: Connection, container: str, *lines: int) -> State:
+        self.asked.set()
+        self.waited_in_vain |= not self.told.wait(30)
+        return look(connection, container, *lines)
+
+
+def test_interrupt_does_not_wait_for_a_node_that_is_slow_to_answer(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    monkeypatch.setattr(wait, "look", slow)
+    monkeypatch.setattr(wait, "CANCELLED", slow.asked)
+    assert "interrupted" in case.fault().cause
+    assert not slow.waited_in_vain
+    slow.told.set()
+
+
+def test_progress_goes_on_while_a_node_is_slow_to_answer(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow()
+    monkeypatch.setattr(wait, "look", slow)
+    monkeypatch.setattr(wait, "PROGRESS_SECONDS", 0.0)
+    case.passing = lambda _line: slow.told.set()
+    case.readings({"go": 1})
+    assert case.wait() == {"go": 1}
+    assert not slow.waited_in_vain
+
+
+def test_deadline_is_told_also_where_a_node_cannot_be_asked(case: Case) -> None:
+    away = Connection("spark-2", (Hop("spark-2", "127.0.0.1", "nobody", 1),), "/dev/null")
+    fault = case.fault(deadline=0.7, watched=[SERVE, Watched(away, "worker0123456789", "ray-worker")])
+    assert fault.cause == "Test gate: not within 1 s; last reading: says later"
+    assert fault.evidence.splitlines() == [
+        "serve on spark-1: running, 0 restarts: INFO: starting",
+        "ray-worker on spark-2: 127.0.0.1 refuses connections: sshd is not running",
+    ]
 
 
 def test_silent_probe_is_bounded_by_the_deadline(case: Case) -> None:
