@@ -92,6 +92,7 @@ class Node(pulumi.ComponentResource):
             Stale.of(self.own, args.facts),
             stack=args.stack,
             restore=self.own.restore_units,
+            grace=args.cluster.deadlines.stop,
             opts=inside,
         )
         # Also in a preview: it must say so.

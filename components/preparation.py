@@ -35,6 +35,7 @@ class Preparation(pulumi.ComponentResource):
         *,
         stack: str,
         restore: bool,
+        grace: int,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """Declare it on a node, whether or not there is anything to stop: what was stopped must be remembered.
@@ -45,10 +46,11 @@ class Preparation(pulumi.ComponentResource):
             stale: what is alive there now.
             stack: whose record it is that the node keeps.
             restore: whether units are put back.
+            grace: seconds that what is stopped has for it.
             opts: as usual.
         """
         super().__init__("dgx-spark-cluster:index:Preparation", node, None, opts)
-        self.node, self.connection, self.stale, self.stack = node, connection, stale, stack
+        self.node, self.connection, self.stale, self.stack, self.grace = node, connection, stale, stack, grace
         if stale:
             pulumi.log.warn(f"{node}: preparation {stale}; `stale_units` and `stale_containers` name them")
         self.found = local.Command(
@@ -68,7 +70,7 @@ class Preparation(pulumi.ComponentResource):
         when = {"AT": datetime.now(UTC).isoformat(timespec="seconds")} if self.stale else {}
         self.stopped = local.Command(
             f"{self.node}-stopped",
-            create=self._command("stop", "FOUND") if self.stale else NOTHING,
+            create=self._command("stop", "FOUND", words=[str(self.grace)]) if self.stale else NOTHING,
             logging=local.Logging.STDOUT,  # what it says of a failure is in the error
             environment={"FOUND": self.stale.dump(), **when},
             opts=pulumi.ResourceOptions(
@@ -80,8 +82,8 @@ class Preparation(pulumi.ComponentResource):
         )
         self.register_outputs({})
 
-    def _command(self, verb: str, *records: str) -> str:
-        """The shell line that runs a verb of the script on the node, with records from variables."""
+    def _command(self, verb: str, *records: str, words: Sequence[str] = ()) -> str:
+        """The shell line that runs a verb of the script on the node, with words, and records from variables."""
         encoded = (f'"$(printf %s "${record}" | base64 | tr -d \'\\n\')"' for record in records)
-        command = self.connection.command("python3", "-", f"{self.stack}/{self.node}", verb)
+        command = self.connection.command("python3", "-", f"{self.stack}/{self.node}", verb, *words)
         return " ".join([shlex.join(command), *encoded, "<", SCRIPT])

@@ -1,9 +1,10 @@
 """Runs on a node as `python3 - STACK/NODE VERB RECORD …`, standard library only: what host preparation does there.
 
 Sent by components/preparation.py. A record is JSON in base64: {"units": {NAME: {"runs": bool, "enabled":
-UnitFileState}}, "containers": {NAME: {"id": str, "image": str}}}. The node keeps it too, with its name in the settings
-as "node", so that one that is renamed knows it under the new name. Written for Python 3.8 and newer, as the node's own
-interpreter runs it. Every verb may be repeated.
+UnitFileState}}, "containers": {NAME: {"id": str, "image": str}}}. Before it the verb `stop` is told the deadline `stop`
+of the settings, in seconds. The node keeps the record too, with its name in the settings as "node", so that one that is
+renamed knows it under the new name. Written for Python 3.8 and newer, as the node's own interpreter runs it. Every verb
+may be repeated.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 ENABLED = {"enabled": (), "enabled-runtime": ("--runtime",)}
 """What systemctl must be told to enable a unit as it was, by its UnitFileState."""
 
+QUICK_SECONDS = 60
+"""For what systemd and Docker answer without waiting for anything."""
+UNIT_SECONDS = 90
+"""After this time systemd itself kills a unit that does not stop, unless the unit says otherwise."""
+
 NOTHING: dict[str, Any] = {"units": {}, "containers": {}}
 
 KEPT = "~/.dgx-spark-cluster/{stack}.json"
@@ -31,21 +37,38 @@ which would stay behind where there was none before."""
 class Refused(Exception):  # noqa: N818 - what systemctl or Docker did
     """A command failed; the text is its own."""
 
+    def __init__(
+        self, text: str, remedy: str = "correct it on the node and run pulumi up again: it goes on from here"
+    ) -> None:
+        super().__init__(text)
+        self.remedy = remedy
 
-def run(*argv: str) -> str:
+
+class Late(Refused):
+    """A command did not end in its time."""
+
+
+def run(*argv: str, seconds: float = QUICK_SECONDS) -> str:
     """Run a command to its end; its output."""
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True)
     except OSError as error:
         raise Refused(f"{argv[0]}: {error.strerror}") from None
-    if done.returncode:
-        raise Refused((done.stderr or done.stdout).strip() or f"{argv[0]} ended with exit code {done.returncode}")
-    return done.stdout
+    try:
+        output, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(PermissionError):  # sudo's, which is root's: it ends with what it waits for
+            process.kill()
+        raise Late(f"`{' '.join(argv)}` did not end within {seconds:.0f} s") from None
+    if process.returncode:
+        raise Refused((errors or output).strip() or f"{argv[0]} ended with exit code {process.returncode}")
+    return output
 
 
-def systemctl(*words: str) -> str:
+def systemctl(*words: str, seconds: float = QUICK_SECONDS) -> str:
     """Manage a unit as root."""
-    return run(*AS_ROOT, "systemctl", *words)
+    return run(*AS_ROOT, "systemctl", *words, seconds=seconds)
 
 
 class Kept:
@@ -90,19 +113,29 @@ def remember(found: dict[str, Any], before: dict[str, Any], kept: Kept) -> None:
     print(json.dumps(record))
 
 
-def stop(found: dict[str, Any]) -> None:
-    """Stop and disable units, then stop and remove containers: a unit may have started one, and would do so again."""
+def stop(found: dict[str, Any], grace: int) -> None:
+    """Stop and disable units, then stop and remove containers: a unit may have started one, and would do so again.
+
+    Args:
+        found: the record of what is alive.
+        grace: seconds from SIGTERM to SIGKILL of a container, and on top of systemd's own limit for a unit.
+    """
     for name, was in found["units"].items():
         print(f"stopping unit {name}", flush=True)
-        if was["enabled"] in ENABLED:
-            systemctl("disable", "--now", *ENABLED[was["enabled"]], name)
-        else:
-            systemctl("stop", name)
+        words = ("disable", "--now", *ENABLED[was["enabled"]]) if was["enabled"] in ENABLED else ("stop",)
+        try:
+            systemctl(*words, name, seconds=UNIT_SECONDS + grace)
+        except Late as late:
+            raise Late(
+                f"unit {name} does not stop: {late}",
+                f"see what it waits for (systemctl status {name}) and end it (sudo systemctl kill -s KILL {name}), "
+                "or raise `deadlines.stop`; then run pulumi up again: it goes on from here",
+            ) from None
     present = run("docker", "ps", "-aq", "--no-trunc").split() if found["containers"] else []
     for name, was in found["containers"].items():
         if was["id"] in present:
             print(f"removing container {name} of image {was['image']}", flush=True)
-            run("docker", "stop", was["id"])
+            run("docker", "stop", "-t", str(grace), was["id"], seconds=QUICK_SECONDS + grace)
             run("docker", "rm", "-f", was["id"])
 
 
@@ -137,9 +170,10 @@ def read(text: str) -> Any:
     return json.loads(base64.b64decode(text).decode().strip().splitlines()[-1])
 
 
-def main(whose: str, verb: str, *records: str) -> None:
+def main(whose: str, verb: str, *words: str) -> None:
     """Carry out a verb; what is refused ends with its cause and the next step."""
     stack, _, node = whose.rpartition("/")
+    grace, records = (int(words[0]), words[1:]) if verb == "stop" else (0, words)
     found, before = [*(read(text) for text in records if text), NOTHING, NOTHING][:2]
     kept = Kept(node, stack)
     try:
@@ -148,14 +182,14 @@ def main(whose: str, verb: str, *records: str) -> None:
         elif verb == "forget":
             kept.forget()
         elif verb == "stop":
-            stop(found)
+            stop(found, grace)
         elif refused := restore(found, kept):
             lines = "\n".join(refused)
             sys.exit(
                 f"{node}: not all units could be put back: {lines}\n  next: correct it and run pulumi destroy again"
             )
     except Refused as error:
-        sys.exit(f"{node}: {error}\n  next: correct it on the node and run pulumi up again: it goes on from here")
+        sys.exit(f"{node}: {error}\n  next: {error.remedy}")
     except (OSError, ValueError) as error:
         sys.exit(f"{node}: its record of what was stale, {kept.path}: {error}\n  next: correct it and run it again")
 

@@ -54,7 +54,8 @@ class Deadlines(Model):
     probe: Seconds = 10
     """The one-token completion with which a refresh verifies serve; a busy engine answers it among the others."""
     stop: Annotated[int, Field(ge=1, le=600)] = 10
-    """From SIGTERM to SIGKILL of a container; Docker's own default. vLLM ignores SIGTERM while it loads."""
+    """From SIGTERM to SIGKILL of a container; Docker's own default. vLLM ignores SIGTERM while it loads. A stale unit
+    has this on top of the 90 s after which systemd kills it."""
 
 
 class Ray(Model):

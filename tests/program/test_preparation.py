@@ -109,7 +109,7 @@ def test_commands_reach_the_node_as_everything_does(program: Program) -> None:
     assert outcome["spark-1-stopped"].inputs["create"] == ":", "there is nothing to stop"
     create = outcome["spark-2-stopped"].inputs["create"]
     assert "ProxyCommand=" in create
-    assert "aurora@192.168.200.13 -- 'python3 - test/spark-2 stop' " in create
+    assert "aurora@192.168.200.13 -- 'python3 - test/spark-2 stop 10' " in create
     assert create.endswith("< hosts/preparation_script.py")
 
 

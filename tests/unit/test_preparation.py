@@ -27,6 +27,7 @@ name=${0##*/}
 echo "$name $*" >> @HOME@/calls
 case "$name $*" in
   "sudo -n "*) shift; exec "$@" ;;
+  *"@HANGS@"*) exec sleep 60 ;;
   *"@REFUSED@"*) echo "Operation refused, unit may be requested by dependency only." >&2; exit 4 ;;
   *"show"*gone.service) echo not-found ;;
   *"show"*) echo loaded ;;
@@ -38,12 +39,14 @@ esac
 class Node:
     """This machine with a systemctl, docker and sudo that only tell what they were asked."""
 
-    def __init__(self, home: Path, refused: str = "NOTHING") -> None:
+    def __init__(self, home: Path, refused: str = "NOTHING", hangs: str = "NOTHING") -> None:
         self.home = home
+        self.unit_seconds = 90 if hangs == "NOTHING" else 0
         (home / "bin").mkdir()
         for name in ("systemctl", "docker", "sudo", "sysctl", "sync"):
             program = home / "bin" / name
-            program.write_text(PROGRAM.replace("@HOME@", str(home)).replace("@REFUSED@", refused))
+            text = PROGRAM.replace("@HOME@", str(home)).replace("@REFUSED@", refused)
+            program.write_text(text.replace("@HANGS@", hangs))
             program.chmod(0o755)
         self.environment = os.environ | {"PATH": f"{home}/bin:{os.environ['PATH']}", "HOME": str(home)}
         self.kept = home / ".dgx-spark-cluster/test.json"
@@ -53,12 +56,14 @@ class Node:
     ) -> subprocess.CompletedProcess[str]:
         """Run the script as preparation does."""
         script = (ROOT / SCRIPT).read_text().replace("os.geteuid() == 0", str(root))
+        script = script.replace("UNIT_SECONDS = 90", f"UNIT_SECONDS = {self.unit_seconds}")
+        words = ["2"] if verb == "stop" else []  # seconds
         encoded = [
             base64.b64encode((record if isinstance(record, str) else json.dumps(record)).encode()).decode()
             for record in records
         ]
         return subprocess.run(
-            [sys.executable, "-", whose, verb, *encoded],
+            [sys.executable, "-", whose, verb, *words, *encoded],
             input=script, capture_output=True, text=True, env=self.environment, check=False,
         )  # fmt: skip
 
@@ -117,7 +122,7 @@ def test_units_are_stopped_before_the_containers_that_they_may_have_started(node
         "systemctl stop b.service",
         "systemctl disable --now --runtime c.service",
         "docker ps -aq --no-trunc",
-        "docker stop aaa",
+        "docker stop -t 2 aaa",
         "docker rm -f aaa",
     ]
     assert "removing container vllm_node of image vllm:1" in done.stdout
@@ -129,7 +134,7 @@ def test_user_that_is_not_root_manages_units_by_sudo_and_containers_without(node
         "sudo -n systemctl disable --now a.service",
         "systemctl disable --now a.service",
         "docker ps -aq --no-trunc",
-        "docker stop aaa",
+        "docker stop -t 2 aaa",
         "docker rm -f aaa",
     ]
 
@@ -147,7 +152,19 @@ def test_refused_stop_is_told_as_a_fault_is(tmp_path: Path) -> None:
         "spark-2: Operation refused, unit may be requested by dependency only.\n"
         "  next: correct it on the node and run pulumi up again: it goes on from here\n"
     )
-    assert "docker stop aaa" not in node.calls
+    assert not [call for call in node.calls if call.startswith("docker")]
+
+
+def test_unit_that_does_not_stop_is_told_with_what_to_do(tmp_path: Path) -> None:
+    node = Node(tmp_path, hangs="systemctl stop b.service")
+    done = node.run("stop", record({"b.service": {"runs": True, "enabled": "static"}}, vllm_node="aaa"))
+    assert done.returncode == 1
+    assert "spark-2: unit b.service does not stop: `" in done.stderr
+    assert "systemctl stop b.service` did not end within 2 s\n  next: " in done.stderr
+    assert "systemctl kill -s KILL b.service" in done.stderr
+    assert "`deadlines.stop`" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [call for call in node.calls if call.startswith("docker")]
 
 
 def test_record_keeps_what_was_seen_first(node: Node) -> None:
