@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pulumi.dynamic import CreateResult, ReadResult, UpdateResult
+from pulumi.dynamic import CreateResult, ReadResult
 
 from hosts.containers import State, exec_probe, look
 from hosts.faults import Fault
@@ -29,9 +29,9 @@ class GateProvider(Provider):
         """Verify the fact; a Fault otherwise, and the resource does not exist."""
         return CreateResult(self.name(props), self.verify(props))
 
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
-        """Verify anew after what the fact is about was replaced, or the expectation changed."""
-        return UpdateResult(self.verify(news))
+    def renew(self, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+        """Verify anew after what the fact is about was replaced or is reached otherwise, or the expectation changed."""
+        return self.verify(news)
 
     def name(self, props: Mapping[str, Any]) -> str:
         """Pulumi's id of the gate."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, ReadResult, Resource
 
 from hosts.containers import remove_all
 from hosts.faults import Fault
@@ -38,7 +38,7 @@ def _forget(stack: str, node: str) -> str:
 class HostProvider(Provider):
     """Reads nothing of its own: the program surveys all nodes before it registers them, and passes the facts."""
 
-    compared = ("connection", "facts", "discard")
+    remembered = ("connection", "facts", "grace", "timeout", "discard")
     identity = ("stack",)
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
@@ -49,20 +49,21 @@ class HostProvider(Provider):
         """The node answers; its facts are compared through the inputs.
 
         Raises:
-            Fault: it does not, and how to do without it: it left the settings, or a destroy asks the node before the
-                program has told that it does not answer.
+            Fault: it does not, and what to do: it is asked by the way that the state knows, and the settings may have
+                another one now; it may have left them; or a destroy asks the node before the program has told that it
+                does not answer.
         """
         connection = Connection.load(props["connection"])
         try:
             connection.run("true", timeout=float(props["timeout"]))
         except Fault as fault:
-            fault.remedy += "; " + (LEAVE_OUT if destroying() else _do_without(props["stack"], connection.node))
+            stack = props["stack"]
+            without = LEAVE_OUT if destroying() else _do_without(stack, connection.node)
+            fault.remedy += (
+                f"; another way to it in the settings now: pulumi up -s {stack} --refresh=false once; {without}"
+            )
             raise
         return ReadResult(id_, dict(props))
-
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
-        """Take over new facts or a new way to reach the node; nothing changes on it."""
-        return UpdateResult(dict(news))
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
         """Remove all that carries our labels on this node; a dead node is a fault of this resource alone."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, Resource
 
 from hosts.ssh import Connection
 from providers.base import Provider
@@ -21,7 +21,7 @@ class MembersProvider(Provider):
         """The first members."""
         return CreateResult("members", {**props, "former": {}})
 
-    def update(self, _id: str, olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+    def renew(self, olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
         """Others: who was one and is none any more is remembered, until its name or its address is a member's again."""
         before = {**olds.get("former", {}), **olds["nodes"]}
         addresses = {node["address"] for node in news["nodes"].values()}
@@ -31,7 +31,7 @@ class MembersProvider(Provider):
             # A state of before the addresses were kept has none: Ray would know such a node by nothing.
             if name not in news["nodes"] and node.get("address") not in (*addresses, None)
         }
-        return UpdateResult({**news, "former": former})
+        return {**news, "former": former}
 
 
 class Members(Resource, module="spark", name="Members"):

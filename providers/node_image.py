@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, ReadResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, ReadResult, Resource
 
 from hosts.faults import Fault
 from hosts.images import build_context
@@ -45,15 +45,16 @@ class NodeImageProvider(Provider):
     """Present by identity: found, copied over the fabric, loaded from the operator's archive, built, or pulled."""
 
     compared = ("image", "identity")
+    remembered = ("connection",)
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
         """Bring the image to the node unless it is there."""
         outs = self._ensure(props)
         return CreateResult(f"{props['connection']['node']}/{outs['image_id']}", outs)
 
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+    def renew(self, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
         """Bring the image that is now wanted; the former one stays, for the way back."""
-        return UpdateResult(self._ensure(news))
+        return self._ensure(news)
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
         """The image with its id, or gone; under a tag that was moved to another image it is gone too."""

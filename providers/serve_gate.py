@@ -22,6 +22,7 @@ class ServeGateProvider(LiveGateProvider):
 
     compared = ("url", "model", "watched")
     title = "Serve gate"
+    remembered = ("probe",)
 
     def name(self, props: Mapping[str, Any]) -> str:
         """The API."""

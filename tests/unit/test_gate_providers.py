@@ -187,7 +187,7 @@ def test_serve_gate_fails_early_when_a_ray_container_dies(running: FakeDocker) -
     running.answer(f"exec {SERVE.container}", reading(*({"state": "refused"},) * 9))
     running.answer(f"inspect {HEAD.container}", state(), state("exited", code=1))
     with pytest.raises(Fault, match="Serve gate: the ray-head container exited with code 1"):
-        ServeGateProvider().update("x", SERVING, SERVING)
+        ServeGateProvider().update("x", {**SERVING, "watched": []}, SERVING)
 
 
 @pytest.mark.parametrize(
@@ -251,3 +251,19 @@ def test_gates_follow_the_containers_they_watch() -> None:
     assert GpuGateProvider().diff("x", GPUS, {**GPUS, "watched": other}).changes
     assert ServeGateProvider().diff("x", SERVING, {**SERVING, "watched": other}).changes
     assert not ServeGateProvider().diff("x", {**SERVING, **VERIFIED}, SERVING).changes, "its own measurement"
+
+
+def test_gates_follow_another_way_to_a_node(running: FakeDocker) -> None:
+    """A refresh reads by the way in the state."""
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    moved = {**GPUS, "watched": [{**HEAD.dump(), "connection": {**LOCAL.dump(), "connect_timeout": 9.0}}]}
+    assert GpuGateProvider().diff("x", GPUS, moved).changes
+    assert (GpuGateProvider().update("x", GPUS, moved).outs or {})["watched"] == moved["watched"]
+
+
+def test_other_limit_of_a_refresh_is_remembered_and_nothing_is_verified(running: FakeDocker) -> None:
+    known = {**SERVING, "tokens_per_second": 27.1}
+    longer = {**SERVING, "probe": 60.0}
+    assert ServeGateProvider().diff("x", known, longer).changes
+    assert ServeGateProvider().update("x", known, longer).outs == {**known, "probe": 60.0}
+    assert not running.calls

@@ -125,17 +125,19 @@ def test_create_read_and_update_change_nothing(full: FakeDocker) -> None:
     provider = HostProvider()
     assert (provider.create(props()).id, provider.create(props()).outs) == ("lab/spark-1", props())
     assert provider.read("lab/spark-1", props()).id == "lab/spark-1"
-    assert provider.update("lab/spark-1", props(), props(facts={})).outs == props(facts={})
+    changed = {"facts": {}, "connection": DEAD, "grace": 3.0, "timeout": 5.0, "discard": "vllm:1"}
+    assert provider.update("lab/spark-1", props(), props(**changed)).outs == props(**changed)
     assert not full.calls
 
 
 @pytest.mark.parametrize(("destroying", "way"), [(True, LEAVE_OUT), (False, FORGET)])
-def test_read_of_a_dead_node_is_a_fault_with_the_way_to_do_without_it(
+def test_read_of_a_node_that_is_not_reached_is_a_fault_with_the_ways_on(
     monkeypatch: pytest.MonkeyPatch, *, destroying: bool, way: str
 ) -> None:
     monkeypatch.setattr(host, "destroying", lambda: destroying)
     with pytest.raises(Fault, match=r"spark-2: 127\.0\.0\.1 refuses connections") as caught:
         HostProvider().read("lab/spark-2", props(connection=DEAD))
+    assert "another way to it in the settings now: pulumi up -s lab --refresh=false once; " in caught.value.remedy
     assert caught.value.remedy.endswith(way)
 
 
@@ -143,8 +145,9 @@ def test_read_of_a_dead_node_is_a_fault_with_the_way_to_do_without_it(
     ("changes", "changed", "replaces"),
     [
         ({}, False, []),
-        ({"grace": 10, "timeout": 5}, False, []),
         ({"grace": 7, "timeout": 30}, False, []),
+        ({"grace": 10}, True, []),
+        ({"timeout": 5}, True, []),
         ({"facts": {"hostname": "other"}}, True, []),
         ({"connection": {}}, True, []),
         ({"discard": "vllm:1"}, True, []),

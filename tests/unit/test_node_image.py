@@ -14,7 +14,7 @@ import pytest
 from hosts.faults import Fault
 from hosts.images import stock as image_stock
 from hosts.images.identity import CONTEXT_LABEL, Image
-from hosts.ssh import Connection
+from hosts.ssh import Connection, Hop
 from providers import image_copy
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
@@ -368,6 +368,24 @@ def test_refresh_finds_the_image_or_that_it_is_gone(docker: FakeDocker, saved: S
 def test_update_brings_the_image_that_is_now_wanted(docker: FakeDocker, saved: Saved) -> None:
     docker.answer(INSPECT, shown(OTHER), shown(of(saved)))
     stocked(docker, OTHER)
-    found = NodeImageProvider().update("spark-1/x", props(saved), props(saved, archive=str(saved.path))).outs
+    before = props(saved, identity=Image.of_inspect(OTHER).identity, image_id=OTHER["Id"])
+    found = NodeImageProvider().update("spark-1/x", before, props(saved, archive=str(saved.path))).outs
     assert found
     assert found["image_id"] == saved.id
+
+
+def test_another_way_to_the_node_is_remembered_and_nothing_is_asked_of_it(docker: FakeDocker, saved: Saved) -> None:
+    """A refresh reads by the way in the state."""
+    known = props(saved, image_id=saved.id)
+    moved = props(saved, connection=Connection("spark-1", (Hop("spark-1", "127.0.0.1", port=1),)).dump())
+    assert NodeImageProvider().diff("spark-1/x", known, moved).changes
+    found = NodeImageProvider().update("spark-1/x", known, moved).outs
+    assert found == {**known, "connection": moved["connection"]}
+    assert not NodeImageProvider().diff("spark-1/x", found, moved).changes
+    assert not docker.calls
+
+
+@pytest.mark.parametrize("change", [{"source": other_node()}, {"archive": "/elsewhere.tar"}])
+def test_where_an_image_that_is_there_would_come_from_is_no_change(saved: Saved, change: dict[str, Any]) -> None:
+    known = props(saved, image_id=saved.id)
+    assert not NodeImageProvider().diff("spark-1/x", known, {**known, **change}).changes
