@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pulumi
-from pulumi.dynamic import CreateResult, DiffResult, Resource, UpdateResult
+from pulumi.dynamic import CreateResult, Resource
 
 from hosts.bundle import bundle
 from hosts.containers import restart_failing_serve
@@ -30,26 +30,25 @@ class ModelWeightsProvider(Provider):
     Reads nothing of its own: the program looks at every file in each run, and passes what the node lacks.
     """
 
-    compared = ("connection", "digest", "keep")
+    compared = ("digest",)
+    remembered = ("connection", "keep", "verify")
     identity = ("root",)
 
-    def diff(self, id_: str, olds: Mapping[str, Any], news: Mapping[str, Any]) -> DiffResult:
+    def acts(self, olds: Mapping[str, Any], news: Mapping[str, Any]) -> bool:
         """Something is missing, is another than before, or is to be read through now."""
-        found = super().diff(id_, olds, news)
         asked = news["verify"] == "checksum" != olds.get("verify")
-        found.changes = found.changes or asked or any(news.get(key) for key in ("lacks", "links", "refs", "download"))
-        return found
+        return super().acts(olds, news) or asked or any(news.get(key) for key in ("lacks", "links", "refs", "download"))
 
     def create(self, props: Mapping[str, Any]) -> CreateResult:
         """Bring what the node lacks."""
         return CreateResult(f"{props['connection']['node']}{props['root']}", self._ensure(props))
 
-    def update(self, _id: str, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> UpdateResult:
+    def renew(self, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
         """Bring what the node lacks now; a serve that fails over and over for want of it is started at once."""
         outs = self._ensure(news)
         if (news["lacks"] or news["links"]) and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
             progress.lasting(f"Model of {news['connection']['node']}: mended; serve, which was failing, starts anew")
-        return UpdateResult(outs)
+        return outs
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
         """Remove what was brought, unless it is to be kept; what was there before stays in any case."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hosts.faults import Fault
-from hosts.ssh import Connection
+from hosts.ssh import Connection, Hop
 from hosts.weights.files import look
 from hosts.weights.look import LEDGER, PARTIAL
 from hosts.weights.plan import plan
@@ -181,6 +181,30 @@ def test_checksums_are_compared_when_asked_for_and_what_differs_is_copied(
     assert (worker / SECOND).read_bytes() == contents()[SECOND]
     assert f"wrong checksums, copied anew: {SECOND}" in capfd.readouterr().out
     assert not ModelWeightsProvider().diff("x", verified, asked).changes, "once is enough"
+
+
+def test_checksums_can_be_asked_for_again(head: Path, worker: Path) -> None:
+    provider, outs = ModelWeightsProvider(), created(props(head, worker))
+    files = {name: float(len(data)) for name, data in contents().items()}
+    asked, sizes = props(head, worker, verify="checksum", compared={"spark-1": files}), props(head, worker)
+    for _ in range(2):
+        (worker / SECOND).write_bytes((worker / SECOND).read_bytes()[:-1] + b"\0")
+        assert provider.diff("x", outs, asked).changes
+        outs = provider.update("x", outs, asked).outs or {}
+        assert (worker / SECOND).read_bytes() == contents()[SECOND]
+        assert provider.diff("x", outs, sizes).changes, "to sizes again is remembered"
+        outs = provider.update("x", outs, sizes).outs or {}
+        assert not provider.diff("x", outs, sizes).changes
+
+
+def test_another_way_to_the_node_is_remembered_and_no_file_is_read(head: Path, worker: Path) -> None:
+    files = {name: float(len(data)) for name, data in contents().items()}
+    created(props(head, worker))
+    asked = props(head, worker, verify="checksum", compared={"spark-1": files})
+    outs = created(asked)
+    changed = {"connection": Connection("spark-2", (Hop("spark-2", "127.0.0.1", port=1),)).dump(), "keep": False}
+    assert ModelWeightsProvider().diff("x", outs, asked | changed).changes
+    assert ModelWeightsProvider().update("x", outs, asked | changed).outs == outs | changed
 
 
 def test_own_blob_that_is_not_what_its_name_says_is_a_fault(tmp_path: Path) -> None:
