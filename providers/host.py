@@ -10,6 +10,7 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource
 
 from hosts.containers import remove_all
 from hosts.faults import Fault
+from hosts.images import removal
 from hosts.operation import LEAVE_OUT, destroying
 from hosts.ownership import PREFIX
 from hosts.ssh import Connection
@@ -67,8 +68,9 @@ class HostProvider(Provider):
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
         """Remove all that carries our labels on this node; a dead node is a fault of this resource alone."""
-        connection, stack = Connection.load(props["connection"]), props["stack"]
+        connection, stack, image = Connection.load(props["connection"]), props["stack"], props.get("discard")
         try:
+            ids = removal.used(connection, stack, connection.node) if image else []
             remove_all(connection, stack, int(props["grace"]), node=connection.node)
         except Fault as fault:
             verb = "destroy" if destroying() else "up"
@@ -78,10 +80,8 @@ class HostProvider(Provider):
                 f"{fault.remedy}; then finish it: pulumi {verb} -s {stack}. {_forget(stack, connection.node)}",
                 fault.evidence,
             ) from None
-        if image := props.get("discard"):
-            done = connection.run("docker", "image", "rm", image)
-            if done.returncode and "No such image" not in done.stderr:
-                progress.lasting(f"{connection.node}: image {image} stays: {done.stderr.strip()}")
+        if image and (why := removal.remove(connection, image, ids)):
+            progress.lasting(f"{connection.node}: image {image} stays: {why}")
 
 
 class Host(Resource, module="spark", name="Host"):

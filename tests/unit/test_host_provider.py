@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hosts.operation import LEAVE_OUT
 from hosts.ssh import Connection
 from providers import host
 from providers.host import HostProvider
+from tests.samples import IMAGE_ID, inspected
 from tests.unit.fake_docker import FakeDocker, says
 
 LOCAL = Connection("spark-1", ())
@@ -84,10 +86,38 @@ def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing
 def test_image_goes_last_where_the_settings_say_so(
     full: FakeDocker, capsys: pytest.CaptureFixture[str], words: str, said: str
 ) -> None:
+    full.answer("inspect x1", says(f"{IMAGE_ID}\n"))
     full.answer("image vllm:1", says(code=1, stderr=words))
     HostProvider().delete("lab/spark-1", props(discard="vllm:1"))
     assert full.calls[-1] == ["image", "rm", "vllm:1"]
     assert said in capsys.readouterr().out
+
+
+PINNED = "vllm@sha256:" + "ab" * 32
+NAMELESS = inspected()
+
+
+@pytest.mark.parametrize(
+    ("tags", "removed", "said"),
+    [([], [PINNED, IMAGE_ID], ""), (["mine:1"], [PINNED], f"spark-1: image {PINNED} stays: it is mine:1 too\n")],
+)
+def test_copy_of_a_pinned_image_goes_by_its_id_as_it_has_no_name(
+    full: FakeDocker, capsys: pytest.CaptureFixture[str], tags: list[str], removed: list[str], said: str
+) -> None:
+    full.answer("inspect x1", says(f"{IMAGE_ID}\n" * 4))
+    full.answer(f"image {PINNED}", says(code=1, stderr=f"Error: No such image: {PINNED}"))
+    full.answer(f"image {IMAGE_ID}", says(json.dumps(NAMELESS | {"RepoTags": tags})), says())
+    HostProvider().delete("lab/spark-1", props(discard=PINNED))
+    assert [call[-1] for call in full.calls if call[:2] == ["image", "rm"]] == removed
+    assert capsys.readouterr().out == said
+
+
+def test_image_with_a_tag_goes_by_that_alone(full: FakeDocker) -> None:
+    """Under the tag there may be another image by now, and the one of the containers may be somebody's."""
+    full.answer("inspect x1", says(f"{IMAGE_ID}\n"))
+    full.answer("image vllm:1", says(code=1, stderr="Error: No such image: vllm:1"))
+    HostProvider().delete("lab/spark-1", props(discard="vllm:1"))
+    assert [call[-1] for call in full.calls if call[0] == "image"] == ["vllm:1"]
 
 
 def test_image_stays_otherwise(full: FakeDocker) -> None:
