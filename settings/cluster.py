@@ -142,7 +142,8 @@ class Cluster(Overridable):
     """Image with vLLM and Ray. Pin it by digest (`name@sha256:…`): tags have been moved in the field."""
     image_archive: LocalPath | None = None
     """`docker save` tar of the image on the operator's machine, for nodes that lack the image. One node loads it, the
-    others copy from that over the fabric. Without it the image is pulled."""
+    others copy from that over the fabric. Without it the image is pulled. Where `image` is a tag, the tar says
+    which image that is: one made anew reaches every node. One pinned by digest is taken from a node that has it."""
     keep_image: bool = True
     """Destroy leaves the image on the nodes: 20 GB are soon wanted again. `false` removes it, wherever it came from."""
     image_build: ImageBuild | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hosts.faults import Fault
 from hosts.images import build_context
-from hosts.images.identity import Archive, Image
+from hosts.images.identity import Archive, Image, is_tag
 from hosts.survey import Survey
 from settings import Cluster
 
@@ -25,10 +25,15 @@ class Plan:
     """Hash of the directory to build from, where the settings name one."""
     ids: Mapping[str, str | None] = field(default_factory=dict)
     """By node: Docker's id of the image, there or to be there; None where that cannot be known beforehand."""
+    archived: bool = False
+    """Whether it is the one of `image_archive`."""
 
 
 def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     """Decide on the image and its seed: a node that has it, the head first; else the head.
+
+    Under a tag `image_archive` says which image is meant, so that one made anew reaches nodes that have the former. A
+    digest says that itself: where a node has it, the archive is one more source, and not even opened.
 
     Raises:
         Fault: nodes have different images under this name and nothing says which is meant, or the archive or the
@@ -38,7 +43,8 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     found = {name: surveys[name].docker.image for name in names}
     there = {name: image for name, image in found.items() if image}
     context, wanted = None, None
-    if cluster.image_archive:
+    archived = cluster.image_archive is not None and (is_tag(cluster.image) or not there)
+    if cluster.image_archive and archived:
         wanted = Archive.open(Path(cluster.image_archive).expanduser(), cluster.image).image
     elif cluster.image_build:
         context = build_context.digest(Path(cluster.image_build.context).expanduser(), cluster.image_build.dockerfile)
@@ -48,11 +54,9 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     held = {name: image.id for name, image in there.items() if wanted and image.identity == wanted.identity}
     # Graph drivers agree on the id, the containerd store makes one of its own.
     graph = [name for name in names if not surveys[name].docker.containerd]
-    agreed = next(
-        (held[name] for name in graph if name in held), wanted.id if wanted and cluster.image_archive else None
-    )
+    agreed = next((held[name] for name in graph if name in held), wanted.id if wanted and archived else None)
     ids = {name: held.get(name) or (agreed if name in graph else None) for name in names}
-    return Plan(next(iter(held), names[0]), wanted, context, ids)
+    return Plan(next(iter(held), names[0]), wanted, context, ids, archived)
 
 
 def _the_one(cluster: Cluster, there: Mapping[str, Image]) -> Image | None:

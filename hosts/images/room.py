@@ -56,11 +56,13 @@ def image_needs(cluster: Cluster, surveys: Mapping[str, Survey], plan: Plan) -> 
     if plan.image is None:
         return {}
     size, image = SLACK * plan.image.size, plan.image.identity
-    counted = bool(cluster.image_archive) or not surveys[plan.seed].docker.containerd
+    counted = plan.archived or not surveys[plan.seed].docker.containerd
     lacking = {
         name: counted and facts.docker.images == 0
         for name, facts in surveys.items()
-        if facts.docker.image is None or facts.docker.image.identity != image
+        if (facts.docker.image is None or facts.docker.image.identity != image)
+        # A copy of an image that is pinned by digest has no name that the survey could ask for.
+        and plan.ids[name] not in {container.image for container in facts.docker.containers}
     }
     sends = bool(lacking) and not surveys[plan.seed].docker.containerd
     needs: dict[str, Need] = {}

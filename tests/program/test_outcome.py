@@ -255,13 +255,13 @@ def test_paths_of_this_machine_may_be_in_the_home_directory(
 
 def test_archive_decides_which_image_is_meant(program: Program, tmp_path: Path) -> None:
     archive = oci(tmp_path / "image.tar", IMAGE, [b"base", b"top"])
-    found = program.run(settings(image_archive=str(archive.path)))
+    found = program.run(settings(image=IMAGE, image_archive=str(archive.path)))
     assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {archive.id}
     assert not found["NodeImage spark-1"].inputs.get("source")
 
 
 def test_absent_archive_is_one_error(program: Program) -> None:
-    found = program.run(settings(image_archive="/nowhere/image.tar"))
+    found = program.run(settings(image=IMAGE, image_archive="/nowhere/image.tar"))
     assert "image archive /nowhere/image.tar" in found.errors[0]
 
 

@@ -11,7 +11,7 @@ from hosts.findings import look
 from hosts.images.plan import plan
 from hosts.images.room import image_room
 from hosts.survey import Survey
-from tests.samples import STACK, archives, cluster, inspected, survey
+from tests.samples import IMAGE_ID, STACK, archives, cluster, inspected, survey
 
 
 def docker(*, there: bool = False, images: int | None = 3, **changes: Any) -> dict[str, Any]:
@@ -43,6 +43,14 @@ def test_node_that_lacks_the_image_needs_twice_its_size(images: int | None, cert
     assert f"{'needed' if certain else 'up to'}" in cause
     assert "42.0 GB needed in /var/lib/docker, where it is unpacked, 41.9 GB free" in cause
     assert cause.startswith("no room" if certain else "there may be no room")
+
+
+def test_copy_without_a_name_is_told_by_the_container_that_runs_it() -> None:
+    """Of an image that is pinned by digest."""
+    container = {"id": "c1", "name": "serve", "image": IMAGE_ID, "state": "running", "labels": {}}
+    assert told(nodes(1, 1, first=docker(there=True), second=docker(containers=[container]))) == []
+    other = docker(containers=[container | {"image": "sha256:" + "2e" * 32}])
+    assert [node for _, node, _ in told(nodes(1, 1, first=docker(there=True), second=other))] == ["spark-1", "spark-2"]
 
 
 @pytest.mark.parametrize("images", [0, 3])

@@ -160,14 +160,37 @@ def test_different_images_of_one_tag_are_a_fault_that_says_how(tmp_path: Path) -
     assert caught.value.node == "spark-1, spark-2"
     assert "layers differ from the 1. of 2" in caught.value.evidence
     saved = oci(tmp_path / "image.tar", IMAGE, [b"base"])
-    made = plan(cluster(image_archive=str(saved.path)), facts(MINE, THEIRS))
-    assert (made.seed, set(made.ids.values())) == ("spark-1", {saved.id})
+    made = plan(cluster(image=IMAGE, image_archive=str(saved.path)), facts(MINE, THEIRS))
+    assert (made.seed, set(made.ids.values()), made.archived) == ("spark-1", {saved.id}, True)
 
 
 def test_node_that_has_what_the_archive_holds_is_the_seed(tmp_path: Path) -> None:
     saved = oci(tmp_path / "image.tar", IMAGE, [b"base"])
     same = inspected(saved.id, *saved.layers) | {"Config": CONFIG}
-    assert plan(cluster(image_archive=str(saved.path)), facts(MINE, same)).seed == "spark-2"
+    assert plan(cluster(image=IMAGE, image_archive=str(saved.path)), facts(MINE, same)).seed == "spark-2"
+
+
+@pytest.mark.parametrize("name", ["older.tar", "removed.tar"])
+@pytest.mark.parametrize("found", [facts(MINE, MINE), facts(None, MINE)])
+def test_pinned_image_that_is_there_is_meant_whatever_the_archive_holds(
+    tmp_path: Path, name: str, found: dict[str, Survey]
+) -> None:
+    oci(tmp_path / "older.tar", IMAGE, [b"older"])
+    made = plan(cluster(image_archive=str(tmp_path / name)), found)
+    assert (set(made.ids.values()), made.archived) == ({IMAGE_ID}, False)
+
+
+def test_archive_of_a_pinned_image_is_opened_where_no_node_has_it(tmp_path: Path) -> None:
+    saved = oci(tmp_path / "image.tar", IMAGE, [b"base"])
+    assert set(plan(cluster(image_archive=str(saved.path)), facts(None, None)).ids.values()) == {saved.id}
+    with pytest.raises(Fault, match="No such file"):
+        plan(cluster(image_archive=str(tmp_path / "removed.tar")), facts(None, None))
+
+
+def test_archive_made_anew_under_the_same_tag_is_meant(tmp_path: Path) -> None:
+    saved = oci(tmp_path / "image.tar", IMAGE, [b"newer"])
+    made = plan(cluster(image=IMAGE, image_archive=str(saved.path)), facts(MINE, MINE))
+    assert set(made.ids.values()) == {saved.id}
 
 
 def test_build_is_there_when_its_directory_is_unchanged(tmp_path: Path) -> None:
