@@ -16,9 +16,10 @@ from hosts.faults import Fault
 from hosts.images import receiver as image_receiver
 from hosts.images import sender as image_sender
 from hosts.images.identity import Image, is_tag
-from hosts.images.stock import FACTOR, Stock, check_room, layer_sizes, missing_bytes, stock
+from hosts.images.stock import FACTOR, Stock, check_room, layer_sizes, missing_bytes
 from hosts.ssh import Connection
 from providers import progress
+from providers.image_saves import saving
 from providers.transfer import END_SECONDS, Meter, ask, follow, started
 
 SENDER = program(fabric_link, image_sender)
@@ -71,13 +72,11 @@ def copy(source: Source, target: Connection, reference: str, image: Image, held:
     lowest = 0 if whole else held.held(image.layers)
     about = missing_bytes(layer_sizes(source.connection, image), lowest)
     check_room(target, held, FACTOR * about, f"image {reference}")
-    there = stock(source.connection)
-    if not there.containerd:
-        # A graph driver's `docker save` writes all layers into a temporary directory before it sends the first.
-        check_room(source.connection, there, image.size, f"`docker save` of image {reference}")
-    meter = Meter(f"Image of {target.node}, from {source.connection.node}", about)
+    name = reference if is_tag(reference) else image.id
     try:
-        meter.sent = _stream(source, target, reference if is_tag(reference) else image.id, image, lowest, meter=meter)
+        with saving(source.connection, target.node, reference, image.size):
+            meter = Meter(f"Image of {target.node}, from {source.connection.node}", about)
+            meter.sent = _stream(source, target, name, image, lowest, meter=meter)
     except Refused as refusal:
         if not lowest:
             raise

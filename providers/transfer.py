@@ -42,6 +42,12 @@ def started(connection: Connection, *argv: str) -> Iterator[subprocess.Popen[str
             process.wait()
 
 
+def check_interrupt(node: str, what: str) -> None:
+    """See whether the user interrupts; raises Fault then."""
+    if CANCELLED.is_set():
+        raise Fault(node, f"interrupted while {what} was on its way", "run it again: pulumi up")
+
+
 def follow(
     connection: Connection, process: subprocess.Popen[str], status: Callable[[], str], what: str = "the image"
 ) -> Iterator[str]:
@@ -53,8 +59,7 @@ def follow(
     heard, said = lines(process), []
     shown = time.monotonic()
     while True:
-        if CANCELLED.is_set():
-            raise Fault(connection.node, f"interrupted while {what} was on its way", "run it again: pulumi up")
+        check_interrupt(connection.node, what)
         with contextlib.suppress(queue.Empty):
             line = heard.get(timeout=POLL_SECONDS)
             if line is None:

@@ -45,6 +45,10 @@ class Stock:
         """The image of that identity, under whatever name."""
         return next((image for image in self.images if image.identity == identity), None)
 
+    def fits(self, wanted: float) -> bool:
+        """Whether there is room for so many bytes."""
+        return wanted * SLACK <= self.free
+
     def held(self, layers: tuple[str, ...]) -> int:
         """How many of the lowest layers need not be sent.
 
@@ -88,7 +92,7 @@ def check_room(connection: Connection, held: Stock, wanted: float, what: str) ->
     Raises:
         Fault: they do not, with needed and free bytes.
     """
-    if wanted * SLACK > held.free:
+    if not held.fits(wanted):
         raise Fault(
             connection.node,
             f"no room for {what}: {amount(wanted * SLACK)} needed in {held.root}, {amount(held.free)} free",
