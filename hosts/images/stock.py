@@ -16,13 +16,19 @@ root=${info%%|*}
 case $info in
   *containerd.snapshotter*) if [ -d /var/lib/containerd ]; then root=/var/lib/containerd; fi ;;
 esac
-df -PB1 "$root" | tail -n 1 || exit 3
+at=$root
+until disk=$(df -PB1 "$at" 2>/dev/null); do
+  if [ "$at" = / ]; then exit 3; fi
+  at=$(dirname "$at")
+done
+echo "$disk" | tail -n 1
 echo "$root|$info"
 ids=$(docker image ls -q --no-trunc | sort -u)
 [ -z "$ids" ] || docker image inspect --format '{{json .}}' $ids
 exit 0
 """
-"""An image that goes between the last two commands is left out of the answer, nothing more."""
+"""Room is that of the nearest directory that the user may look at: what is above Docker's may be closed. An image that
+goes between the last two commands is left out of the answer, nothing more."""
 
 FACTOR = 2.0
 """Room of an image on its way in: `docker load` unpacks the tar into a temporary directory, then into layers."""

@@ -328,6 +328,15 @@ def test_build_whose_directory_does_not_fit_is_not_begun(
     assert not docker.called("build")
 
 
+def test_room_is_known_where_what_is_above_docker_is_closed_to_the_user(docker: FakeDocker, saved: Saved) -> None:
+    """To `df` it is the same as a directory that is not there."""
+    docker.answer(INSPECT, ABSENT, shown(of(saved)))
+    stocked(docker)
+    docker.answer("info {{.DockerRootDir}}|{{json .DriverStatus}}", says(f"{docker.home}/closed/docker|{GRAPH}\n"))
+    outs(props(saved, archive=str(saved.path)))
+    assert docker.called("load")
+
+
 def test_without_other_source_the_image_is_pulled(docker: FakeDocker, saved: Saved) -> None:
     docker.answer(INSPECT, ABSENT, shown(of(saved)))
     stocked(docker)
