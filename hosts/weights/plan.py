@@ -204,13 +204,21 @@ def check_node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
     if facts.model.error:
         yield Fault(node.name, f"model directory {path}: {facts.model.error}", "correct it, or correct `model`")
     targets = [mount.key for mount in cluster.of(node).mounts]
-    for link, target in facts.model.outside.items():
-        if not any(f"{target}/".startswith(f"{mounted}/") for mounted in targets):
-            yield Fault(
-                node.name,
-                f"{facts.path(cluster.model_root)}/{link} is a link to {target}, outside of what the containers see",
-                "put the file itself there, or mount the other directory under the same path (`mounts`)",
-            )
+    outside = {
+        link: target
+        for link, target in facts.model.outside.items()
+        if not any(f"{target}/".startswith(f"{mounted}/") for mounted in targets)
+    }
+    if outside:
+        link, target = next(iter(outside.items()))
+        more = [f"{link} -> {target}" for link, target in list(outside.items())[1:SHOWN]]
+        yield Fault(
+            node.name,
+            f"{facts.path(cluster.model_root)}/{link} is a link to {target}, outside of what the containers see"
+            + (f", as are {len(outside) - 1} more" if more else ""),
+            "put the file itself there, or mount the other directory under the same path (`mounts`)",
+            "\n".join(more),
+        )
 
 
 def _closed(cluster: Cluster, surveys: Mapping[str, Survey], node: Node, share: Share) -> Iterator[Fault]:

@@ -231,6 +231,12 @@ def test_link_that_leads_outside_is_a_fault_unless_that_is_mounted_too() -> None
     linked = {"outside": {SECOND: "/data/blobs/1f"}}
     fault = only({}, linked)
     assert fault.cause == f"{PATH}/{SECOND} is a link to /data/blobs/1f, outside of what the containers see"
+    many = {"outside": {f"{number}.safetensors": f"/data/{number}" for number in range(40)}}
+    fault = only({}, many)
+    assert fault.cause.endswith(
+        "0.safetensors is a link to /data/0, outside of what the containers see, as are 39 more"
+    )
+    assert fault.evidence.splitlines() == [f"{number}.safetensors -> /data/{number}" for number in range(1, 5)]
     assert faults({}, linked, mounts=[{"source": "/data", "target": "/data"}]) == []
     assert faults({}, linked, mounts=[{"source": "/dat", "target": "/dat"}])
 
