@@ -30,8 +30,8 @@ MOST_NODES = 64
 RAY_ALONE: dict[str, JsonValue] = {"properties": {"serve": {"const": False}}, "required": ["serve"]}
 """JSON schema of settings that need no model."""
 
-HUB_ENTRY = re.compile(r"(?P<root>.*/models--.+?--(?P<name>[^/]+))(?:/snapshots/[^/]+)?/?$")
-"""An entry of the hub's cache, or a snapshot in it."""
+HUB_ENTRY = re.compile(r"(?P<root>.*/models--(?:[^/]+?--)?(?P<name>[^/]+))(?:/snapshots/[^/]+)?/?$")
+"""An entry of the hub's cache, or a snapshot in it; old models like gpt2 have no organization."""
 
 
 class Deadlines(Model):

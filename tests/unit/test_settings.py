@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hosts.weights.look import locate
 from settings import Cluster, SettingsError, key_faults, parse
 from tests.samples import MINIMAL, cluster, settings
 
@@ -235,6 +236,15 @@ def test_model_is_required_to_serve() -> None:
         "",
         "",
     )
+
+
+@pytest.mark.parametrize(("entry", "name"), [("models--gpt2", "gpt2"), ("models--org--a--b", "a--b")])
+@pytest.mark.parametrize("below", ["", "/", "/snapshots/abc"])
+def test_entry_of_the_hub_cache_is_mounted_whole_as_the_look_at_it_has_it(entry: str, name: str, below: str) -> None:
+    path = f"/srv/hub/{entry}{below}"
+    found = parse({**MINIMAL, "model": path})
+    assert (found.model_root, found.model_name) == (f"/srv/hub/{entry}", name)
+    assert locate(path, "main")[0] == found.model_root
 
 
 @pytest.mark.parametrize("changes", [{"port": 6379}, {"tensor_parallel_size": 3}])
