@@ -26,14 +26,15 @@ FOUND_URN = (
 
 def _do_without(stack: str, node: str) -> str:
     return (
-        f"if it left the settings: pulumi up -s {stack} --refresh=false --continue-on-error does without it, and "
-        f"pulumi up finishes it once it is back. {_forget(stack, node)}"
+        f"if it left the settings: pulumi up -s {stack} --refresh=false --continue-on-error does without it; after "
+        f"that pulumi up finishes it once it is back. {_forget(stack, node)}"
     )
 
 
 def _forget(stack: str, node: str) -> str:
+    """Not before an up or destroy went on without the node: until then the others are its dependents in the state."""
     urn = FOUND_URN.format(stack=stack, node=node)
-    return f"To forget this node for good instead: pulumi state delete -s {stack} --target-dependents '{urn}'"
+    return f"To forget this node for good instead of that: pulumi state delete -s {stack} --target-dependents '{urn}'"
 
 
 class HostProvider(Provider):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.lab.cluster.checks import ALL, assert_bare, containers, inject
 from tests.lab.cluster.killing import DESTROY_SECONDS, killed, points, unlock
 from tests.lab.cluster.report import Repair, Report, timed
@@ -42,11 +44,32 @@ def test_destroy_leaves_nothing_also_after_killed_ones(stack: Stack) -> None:
     assert_bare()
 
 
-def test_a_dead_worker_spares_the_head_and_the_rest_is_finished_later_or_forgotten(
-    stack: Stack, report: Report
-) -> None:
+@pytest.fixture(scope="module")
+def ray_alone(stack: Stack) -> Stack:
+    """The stack without serve: it starts in a third of the time."""
     done = stack.up(*stack.configured(lab_settings() | {"serve": False}))
     assert done.code == 0, done.output
+    return stack
+
+
+def test_docker_that_does_not_answer_ends_a_plain_destroy_with_the_way_on(ray_alone: Stack) -> None:
+    before = containers()
+    inject("docker-stop", "spark-2")
+    try:
+        done = ray_alone.destroy()
+    finally:
+        inject("docker-stop", "spark-2", "--heal")
+    assert done.code != 0
+    assert "error: spark-2: Docker does not answer" in done.output, done.output
+    assert "pulumi destroy --run-program=false --refresh=false --continue-on-error" in done.output, done.output
+    assert "Traceback" not in done.output, done.output
+    assert containers() == before
+
+
+def test_a_dead_worker_spares_the_head_and_the_rest_is_finished_later_or_forgotten(
+    ray_alone: Stack, report: Report
+) -> None:
+    stack = ray_alone
     inject("off", "spark-2")
     try:
         done = stack.destroy()
