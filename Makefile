@@ -2,7 +2,7 @@
 STACK ?= lab
 PY := .venv/bin/python
 RUN := . ./env.sh &&
-CHECKED := ask.py watch.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
+CHECKED := ask.py locks.py watch.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
 SHELL := /bin/bash -o pipefail
 
 .DEFAULT_GOAL := help
