@@ -240,7 +240,7 @@ def test_paths_of_this_machine_may_be_in_the_home_directory(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     archive = oci(tmp_path / "image.tar", IMAGE, [b"base", b"top"])
-    found = program.run(settings(image_archive="~/image.tar"))
+    found = program.run(settings(image=IMAGE, image_archive="~/image.tar"))
     assert {one.inputs["image_id"] for one in found.of(":NodeImage")} == {archive.id}
     (tmp_path / "build").mkdir()
     (tmp_path / "build/Dockerfile").write_text("FROM vllm:1\n")

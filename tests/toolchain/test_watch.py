@@ -102,7 +102,6 @@ def to_group(process: "subprocess.Popen[str]", number: signal.Signals) -> None:
     [
         (FROM_A_TERMINAL, to_process, signal.SIGTERM),  # systemd
         (FROM_A_TERMINAL, to_group, signal.SIGINT),  # Ctrl-C
-        (FROM_A_TERMINAL, to_group, signal.SIGHUP),  # the terminal is closed
         (FROM_A_SCRIPT, to_process, signal.SIGTERM),
     ],
 )
