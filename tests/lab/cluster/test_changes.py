@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.cluster.checks import ALL, NODES, SERVE, WORKER, containers, inject, plan_text
+from tests.lab.cluster.checks import ALL, HEAD, NODES, SERVE, WORKER, containers, inject, plan_text
 from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, complete, lab_settings, on, ours
 
@@ -78,21 +78,24 @@ def test_a_changed_setting_replaces_only_its_dependents(serving: Stack, report: 
     report.repairs.append(Repair(name, plan_text(plan), ", ".join(sorted(replaced)), preview[0], up[0]))
 
 
-def test_what_a_reboot_took_down_is_started_where_docker_shall_not(serving: Stack, report: Report) -> None:
-    """After the changes: with `restart: "no"`."""
+@pytest.mark.parametrize(("which", "down"), [("both", {HEAD, WORKER, SERVE}), ("spark-1", {HEAD, SERVE})])
+def test_what_a_reboot_took_down_is_started_where_docker_shall_not(
+    serving: Stack, report: Report, which: str, down: set[str]
+) -> None:
+    """After the changes: with `restart: "no"`. Where only the head went down, the worker ends at its new session."""
     arguments = serving.configured(changed(len(CHANGES)))
     assert serving.up(*arguments).code == 0
     before = containers()
-    inject("reboot", "both")
+    inject("reboot", which)
     with timed() as preview:
         plan = serving.preview(*arguments)
-    assert {name for name in plan if name.startswith("Container")} >= {WORKER, SERVE}, plan
+    assert {name for name in plan if name.startswith("Container")} >= down, plan
     with timed() as up:
         done = serving.up(*arguments)
     assert done.code == 0, done.output
     assert containers() == before
     assert serving.preview(*arguments) == {}
-    report.repairs.append(Repair('reboot both, restart: "no"', plan_text(plan), "", preview[0], up[0]))
+    report.repairs.append(Repair(f'reboot {which}, restart: "no"', plan_text(plan), "", preview[0], up[0]))
 
 
 def one_node() -> dict[str, Any]:
