@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 EVIDENCE_LINES = 12
@@ -23,10 +25,24 @@ class Fault(Exception):  # noqa: N818 - a fault of the user's side, not of the p
 
     def __str__(self) -> str:
         text = f"{self.node}: {self.cause}\n  next: {self.remedy}"
-        lines = [line.rstrip() for line in self.evidence.strip().splitlines() if line.strip()]
+        lines = [line.rstrip() for line in _without_stacks(self.evidence.strip().splitlines()) if line.strip()]
         if lines:
             text += "\n  evidence:\n" + "\n".join(f"    {line[:400]}" for line in lines[-EVIDENCE_LINES:])
         return text
+
+
+DECORATION = re.compile(r"^(?:\([^()]* pid=[^()]*\) )?(?:[A-Z]+ \d\d-\d\d [\d:]+ \[[^\]]*\] )?")
+"""What vLLM puts before each line of a log."""
+
+
+def _without_stacks(lines: Iterable[str]) -> Iterator[str]:
+    """Lines of a log without the stacks of Python: the exception that ends one says what happened."""
+    in_stack = False
+    for line in lines:
+        bare = DECORATION.sub("", line)
+        in_stack = bare.startswith(("Traceback (most recent", '  File "')) or (in_stack and bare.startswith("    "))
+        if not in_stack:
+            yield line
 
 
 class Faults(Exception):  # noqa: N818 - the plural of Fault

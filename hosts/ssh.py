@@ -187,12 +187,13 @@ class Connection:
         return Unreached(self.node, cause, f"see to {self._jump.node} first: {self._jump.by_hand()}", fault.evidence)
 
     def failed(self, stderr: str) -> Unreached:
-        """Why ssh ended with :data:`UNREACHABLE`. Behind a jump host its words do not tell whose fault: ask it."""
-        if len(self.hops) > 1 and END_OF_THE_WAY in stderr:
-            try:
-                self._jump.run("true", timeout=2 * self.connect_timeout)
-            except Fault as fault:
-                return self.behind(fault)
+        """Why ssh ended with :data:`UNREACHABLE`. What lies before the node, its words do not tell of: ask that."""
+        if END_OF_THE_WAY in stderr:
+            if len(self.hops) > 1:
+                try:
+                    self._jump.run("true", timeout=2 * self.connect_timeout)
+                except Fault as fault:
+                    return self.behind(fault)
             if "timed out" not in stderr:
                 stderr += self._words_of_the_way()
         return self.unreachable(stderr)

@@ -144,6 +144,14 @@ def test_refused_dial_of_the_jump_blames_the_way_not_the_node() -> None:
     assert "Connection refused" in caught.value.evidence, "the jump's own words"
 
 
+def test_words_of_a_proxy_command_are_the_cause_also_on_the_way_to_the_head(tmp_path: Path) -> None:
+    config = tmp_path / "ssh_config"
+    config.write_text("Host *\n  ProxyCommand sh -c 'echo the lab is down >&2; exit 1'\n")
+    with pytest.raises(Fault) as caught:
+        Connection("spark-1", (Hop("spark-1", "10.1.230.180", "aurora"),), str(config)).run("true")
+    assert caught.value.cause == "the lab is down"
+
+
 def test_absent_configuration_file_is_named() -> None:
     connection = Connection("spark-1", (Hop("spark-1", "127.0.0.1"),), "/nowhere/ssh_config")
     with pytest.raises(Fault, match="the ssh configuration of the settings does not exist"):
