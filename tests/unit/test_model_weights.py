@@ -9,7 +9,8 @@ import pytest
 
 from hosts.faults import Fault
 from hosts.ssh import Connection, Hop
-from hosts.weights.files import look
+from hosts.weights import look as model_look
+from hosts.weights.files import ModelFiles, look
 from hosts.weights.look import LEDGER, PARTIAL
 from hosts.weights.plan import plan
 from providers.image_copy import Source
@@ -36,8 +37,8 @@ def worker(tmp_path: Path) -> Path:
 def props(head: Path, worker: Path, node: str = "spark-2", **changes: Any) -> dict[str, Any]:
     """What the program passes for a node after a look at both."""
     facts = {
-        name: survey(1).model_copy(update={"model": look(connection, str(path), "main")})
-        for name, connection, path in (("spark-1", HEAD, head), ("spark-2", WORKER, worker))
+        name: survey(1).model_copy(update={"model": ModelFiles.model_validate(model_look.look(str(path), "main"))})
+        for name, path in (("spark-1", head), ("spark-2", worker))
     }
     found = plan(cluster(), facts)
     share = found.shares[node]
