@@ -14,7 +14,7 @@ from engines import vllm_image
 from hosts.faults import Fault, Faults
 from hosts.findings import look
 from hosts.operation import LEAVE_OUT, destroying
-from hosts.preflight import docker_faults, runs_containers
+from hosts.preflight import runs_containers
 from hosts.readings import line
 from hosts.survey import survey_all
 from hosts.weights import hub_access
@@ -38,7 +38,7 @@ def main() -> None:
 
             surveys, faults = asked.result()
         if destroying():
-            if faults := [*faults, *docker_faults(settings, surveys)]:
+            if faults:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         found = look(settings, stack, surveys)

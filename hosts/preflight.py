@@ -38,16 +38,6 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
     return faults
 
 
-def docker_faults(cluster: Cluster, surveys: Mapping[str, Survey]) -> list[Fault]:
-    """Of the nodes that answer, those whose Docker does not: nothing of ours can be seen or removed there."""
-    return [
-        fault
-        for node in cluster.nodes
-        if node.name in surveys and surveys[node.name].docker.error
-        for fault in _docker(node, surveys[node.name], Connection.of(cluster, node).by_hand)
-    ]
-
-
 def runs_containers(facts: Survey) -> bool:
     """Whether a container with the GPUs and mounts of the settings can start on a node: that asks an image."""
     return not (facts.docker.error or facts.docker.gpu_runtimes == () or not facts.gpus or facts.missing)

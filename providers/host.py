@@ -51,13 +51,13 @@ class HostProvider(Provider):
         """The node answers; its facts are compared through the inputs.
 
         Raises:
-            Fault: it does not, and what to do: it is asked by the way that the state knows, and the settings may have
-                another one now; it may have left them; or a destroy asks the node before the program has told that it
-                does not answer.
+            Fault: it does not, or its Docker where a destroy needs it, and what to do. It is asked by the way that the
+                state knows, and the settings may have another one now; it may have left them; or a destroy asks the
+                node before the program has told that it does not answer.
         """
-        connection = Connection.load(props["connection"])
+        connection, timeout = Connection.load(props["connection"]), float(props["timeout"])
         try:
-            connection.run("true", timeout=float(props["timeout"]))
+            connection.run("true", timeout=timeout)
         except Fault as fault:
             stack = props["stack"]
             without = LEAVE_OUT if destroying() else _do_without(stack, connection.node)
@@ -65,6 +65,9 @@ class HostProvider(Provider):
                 f"; another way to it in the settings now: pulumi up -s {stack} --refresh=false once; {without}"
             )
             raise
+        if destroying() and (done := connection.run("docker", "ps", "--quiet", timeout=timeout)).returncode:
+            start = connection.by_hand("sudo systemctl start docker")
+            raise Fault(connection.node, "Docker does not answer", f"start it: {start}; {LEAVE_OUT}", done.stderr)
         return ReadResult(id_, dict(props))
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:

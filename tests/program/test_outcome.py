@@ -277,13 +277,6 @@ def test_destroy_with_a_dead_node_says_how_to_clean_the_others(program: Program)
     assert "pulumi destroy --run-program=false --refresh=false --continue-on-error" in text
 
 
-def test_destroy_with_docker_down_says_how_to_clean_the_others(program: Program) -> None:
-    down = survey(2, docker={"error": "Docker does not answer"})
-    text = refused(program.run(facts={"spark-1": survey(1), "spark-2": down}, destroying=True))
-    assert text.startswith("spark-2: Docker does not answer")
-    assert "pulumi destroy --run-program=false --refresh=false --continue-on-error" in text
-
-
 def test_second_stack_on_the_same_hosts_is_one_error(program: Program) -> None:
     docker = {"version": "28", "containers": [container("dgx-spark-cluster-prod-serve", "serve", stack="prod")]}
     assert "stack 'prod' already runs serve here" in refused(

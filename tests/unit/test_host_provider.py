@@ -171,6 +171,18 @@ def test_read_of_a_node_that_is_not_reached_is_a_fault_with_the_ways_on(
     assert caught.value.remedy.endswith(way)
 
 
+def test_docker_that_does_not_answer_a_destroy_is_told_before_pulumis_provider_asks_it(
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "destroying", lambda: True)
+    docker.answer("ps", says(stderr="Cannot connect to the Docker daemon", code=1))
+    with pytest.raises(Fault, match="spark-1: Docker does not answer") as caught:
+        HostProvider().read("lab/spark-1", props())
+    assert caught.value.remedy.endswith(LEAVE_OUT)
+    monkeypatch.setattr(host, "destroying", lambda: False)
+    assert HostProvider().read("lab/spark-1", props()).id == "lab/spark-1", "the survey has told it"
+
+
 @pytest.mark.parametrize(
     ("changes", "changed", "replaces"),
     [

@@ -9,14 +9,8 @@ from tests.lab.conftest import Stack, complete, on, ours
 UP = ("up", "--stack", "lab", "--yes", "--skip-preview")
 
 
-def test_killed_ups_leave_what_the_next_one_goes_on_from(bare: Stack) -> None:
-    for seconds in points(4, UP_SECONDS):
-        killed(bare, "up", seconds)
-        unlock(bare)
-
-
-def test_interrupt_ends_a_wait_with_a_clear_word(stack: Stack) -> None:
-    done = stack.interrupted(*UP, at="Serve gate: loading")
+def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
+    done = bare.interrupted(*UP, at="Serve gate: loading")
     assert done.code != 0
     assert "Serve gate: interrupted; last reading: loading" in done.output
     assert "run pulumi up again: it goes on from here" in done.output
@@ -30,6 +24,20 @@ def test_second_interrupt_ends_pulumi_at_once_and_loses_nothing(stack: Stack) ->
     assert done.code != 0
     assert "Traceback" not in done.output, done.output
     assert containers() == before
+    unlock(stack)
+
+
+def test_killed_ups_leave_a_lock_that_is_explained_and_what_the_next_one_goes_on_from(stack: Stack) -> None:
+    done = stack.destroy()
+    assert done.code == 0, done.output
+    for seconds in points(4, UP_SECONDS):
+        killed(stack, "up", seconds)
+        if seconds < UP_SECONDS / 4:  # for sure before its end
+            done = stack.up()
+            assert done.code != 0
+            assert "pulumi cancel" in done.output, done.output
+            assert "Traceback" not in done.output, done.output
+        unlock(stack)
 
 
 def test_next_up_goes_on_from_all_of_them_and_ends_with_a_completion(stack: Stack) -> None:

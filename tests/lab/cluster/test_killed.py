@@ -5,19 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.lab.cluster.checks import ALL, assert_bare, containers
-from tests.lab.cluster.killing import UP_SECONDS, killed, points, unlock
+from tests.lab.cluster.killing import killed, points, unlock
 from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, complete
-
-
-def test_the_lock_of_a_killed_run_is_explained(bare: Stack) -> None:
-    killed(bare, "up", UP_SECONDS / 4)
-    done = bare.up()
-    assert done.code != 0
-    assert "pulumi cancel" in done.output, done.output
-    assert "Traceback" not in done.output, done.output
-    unlock(bare)
-    assert_destroy_leaves_nothing(bare)
 
 
 def assert_up_converges(stack: Stack) -> None:
