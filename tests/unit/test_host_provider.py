@@ -175,7 +175,7 @@ def test_docker_that_does_not_answer_a_destroy_is_told_before_pulumis_provider_a
     docker: FakeDocker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "destroying", lambda: True)
-    docker.answer("ps", says(stderr="Cannot connect to the Docker daemon", code=1))
+    docker.answer("ps --quiet", says(stderr="Cannot connect to the Docker daemon", code=1))
     with pytest.raises(Fault, match="spark-1: Docker does not answer") as caught:
         HostProvider().read("lab/spark-1", props())
     assert caught.value.remedy.endswith(LEAVE_OUT)
