@@ -21,8 +21,9 @@ class Official:
 
 
 def find_official(search_path: str, own_bin: Path) -> Official | None:
-    """Looks for `pulumi` on a search path, leaving out the folder that this package fills itself."""
-    folders = [f for f in search_path.split(os.pathsep) if f and Path(f).resolve() != own_bin.resolve()]
+    """Looks for `pulumi` on a search path, leaving out what this package built, here or in another checkout."""
+    own = own_bin.resolve().parts[-3:]  # .build/toolchain/bin
+    folders = [f for f in search_path.split(os.pathsep) if f and Path(f).resolve().parts[-3:] != own]
     others = os.pathsep.join(folders)
     found = shutil.which("pulumi", path=others)
     if found is None:

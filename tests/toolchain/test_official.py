@@ -66,9 +66,11 @@ def test_the_language_host_may_stand_beside_the_real_file(tmp_path: Path) -> Non
     assert (found.executable, found.objection) == (link, "")
 
 
-def test_our_own_is_no_official_one(tmp_path: Path) -> None:
-    own = tmp_path / "bin"
-    own.mkdir()
-    (own / "pulumi").write_text(fake_pulumi("v3.276.0"))
-    (own / "pulumi").chmod(0o755)
-    assert find_official(str(own), own) is None
+@pytest.mark.parametrize("checkout_of_path", ["one", "other"])
+def test_our_own_is_no_official_one_also_of_another_checkout(tmp_path: Path, checkout_of_path: str) -> None:
+    own, there = (tmp_path / name / ".build" / "toolchain" / "bin" for name in ("one", checkout_of_path))
+    there.mkdir(parents=True)
+    for name in ("pulumi", "pulumi-language-python"):
+        (there / name).write_text(fake_pulumi("v3.276.0"))
+        (there / name).chmod(0o755)
+    assert find_official(str(there), own) is None
