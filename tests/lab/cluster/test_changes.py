@@ -49,7 +49,7 @@ def others(serving: Stack) -> Iterator[None]:  # noqa: ARG001 - the image is the
 
     remove()
     on("spark-1", "sh", "-ec", f"printf %s '{dockerfile}' | docker build --quiet --tag {IMAGE} -")
-    on("spark-1", "cp", "-r", lab_settings()["model"], MODEL)
+    on("spark-1", "sh", "-ec", f"sudo cp -r {lab_settings()['model']} {MODEL}; sudo chown -R aurora {MODEL}")
     yield
     remove()
 
