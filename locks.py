@@ -36,9 +36,11 @@ class Lock(pydantic.BaseModel):
     @property
     def alive(self) -> bool:
         """Whether its process runs, here. The name tells too: numbers are given again, after a reboot at the latest."""
-        found = psutil.process_iter(["name", "status"])
-        live = {one.pid for one in found if one.info["name"] == "pulumi" and one.info["status"] != psutil.STATUS_ZOMBIE}
-        return self.pid in live
+        try:
+            process = psutil.Process(self.pid)
+            return process.name() == "pulumi" and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,14 @@ DECORATION = re.compile(r"^\([^()]* pid=[^()]*\) |^(?:DEBUG|INFO|WARNING|ERROR) 
 """Process names and time stamps in front of a message."""
 
 
+def undecorated(line: str) -> str:
+    """The message of a line without what vLLM puts in front."""
+    last, shorter = "", line
+    while shorter != last:  # one decoration may stand behind another
+        last, shorter = shorter, DECORATION.sub("", shorter)
+    return last
+
+
 def phase(log: str) -> str:
     """The last phase that a log names, as progress; its last message if it names none."""
     lines = [line.strip() for line in COLOUR.sub("", log).splitlines() if line.strip()]
@@ -170,7 +178,4 @@ def phase(log: str) -> str:
                 return match.group()[:120]
     if not lines:
         return "no log yet"
-    last, shorter = "", lines[-1]
-    while shorter != last:  # one decoration may stand behind another
-        last, shorter = shorter, DECORATION.sub("", shorter)
-    return last[:120]
+    return undecorated(lines[-1])[:120]

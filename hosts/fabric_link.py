@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import socket
+import sys
 import time
 from typing import Any
 
@@ -22,6 +24,12 @@ HEARTBEAT_SECONDS = 0.5
 def say(**words: Any) -> None:
     """Tell the operator's side."""
     print(json.dumps(words), flush=True)
+
+
+def end_with_input() -> None:
+    """Wait for the end of the input, which the operator's side closes, then end; what has arrived stays."""
+    sys.stdin.read()
+    os._exit(1)
 
 
 def listen(address: str, backlog: int = 1) -> socket.socket:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+
+from hosts.diagnosis import undecorated
 
 EVIDENCE_LINES = 12
 """Raw output comes last and bounded."""
@@ -31,15 +32,11 @@ class Fault(Exception):  # noqa: N818 - a fault of the user's side, not of the p
         return text
 
 
-DECORATION = re.compile(r"^(?:\([^()]* pid=[^()]*\) )?(?:[A-Z]+ \d\d-\d\d [\d:]+ \[[^\]]*\] )?")
-"""What vLLM puts before each line of a log."""
-
-
 def _without_stacks(lines: Iterable[str]) -> Iterator[str]:
     """Lines of a log without the stacks of Python: the exception that ends one says what happened."""
     in_stack = False
     for line in lines:
-        bare = DECORATION.sub("", line)
+        bare = undecorated(line)
         in_stack = bare.startswith(("Traceback (most recent", '  File "')) or (in_stack and bare.startswith("    "))
         if not in_stack:
             yield line

@@ -56,6 +56,10 @@ class Watched:
         """How messages name it."""
         return f"{self.role} on {self.connection.node}"
 
+    def docker_by_hand(self, verb: str) -> str:
+        """What a user can paste to do something with it."""
+        return f"{self.connection.by_hand()} docker {verb} {self.container[:12]}"
+
     def dump(self) -> dict[str, Any]:
         """Plain data for Pulumi's state."""
         return {"connection": self.connection.dump(), "container": self.container, "role": self.role}

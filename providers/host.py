@@ -55,17 +55,17 @@ class HostProvider(Provider):
                 state knows, and the settings may have another one now; it may have left them; or a destroy asks the
                 node before the program has told that it does not answer.
         """
-        connection, timeout = Connection.load(props["connection"]), float(props["timeout"])
+        connection, stack, leaving = Connection.load(props["connection"]), props["stack"], destroying()
+        question = ("docker", "ps", "--quiet") if leaving else ("true",)
         try:
-            connection.run("true", timeout=timeout)
+            done = connection.run(*question, timeout=float(props["timeout"]))
         except Fault as fault:
-            stack = props["stack"]
-            without = LEAVE_OUT if destroying() else _do_without(stack, connection.node)
+            without = LEAVE_OUT if leaving else _do_without(stack, connection.node)
             fault.remedy += (
                 f"; another way to it in the settings now: pulumi up -s {stack} --refresh=false once; {without}"
             )
             raise
-        if destroying() and (done := connection.run("docker", "ps", "--quiet", timeout=timeout)).returncode:
+        if done.returncode:
             start = connection.by_hand("sudo systemctl start docker")
             raise Fault(connection.node, "Docker does not answer", f"start it: {start}; {LEAVE_OUT}", done.stderr)
         return ReadResult(id_, dict(props))

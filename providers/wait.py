@@ -132,7 +132,7 @@ class Wait:
             raise Fault(
                 one.connection.node,
                 f"{self.name}: {self._verdict.text}; the {one.role} container was restarted once, in vain",
-                f"read its log: {one.connection.by_hand()} docker logs {one.container[:12]}",
+                f"read its log: {one.docker_by_hand('logs')}",
                 look(one.connection, one.container).log,
             )
         self._restarted.add(one.container)
@@ -223,15 +223,14 @@ class Wait:
         cause = diagnose(f"{state.error}\n{state.log}", self.expected)
         if cause or state.status != "created":
             return cause
-        by_hand = f"{one.connection.by_hand()} docker start {one.container[:12]}"
-        return Cause("it was never started", f"start it, and see what Docker says: {by_hand}", state.error)
+        start = one.docker_by_hand("start")
+        return Cause("it was never started", f"start it, and see what Docker says: {start}", state.error)
 
     def _broken(self, one: Watched, state: State) -> Fault:
-        by_hand = f"{one.connection.by_hand()} docker logs {one.container[:12]}"
         if state is MISSING:
             return Fault(one.connection.node, f"the {one.role} container is gone", "run pulumi up again")
         if state.status == "paused":
-            resume = f"{one.connection.by_hand()} docker unpause {one.container[:12]}"
+            resume = one.docker_by_hand("unpause")
             return Fault(
                 one.connection.node, f"{self.name}: the {one.role} container is paused", f"resume it: {resume}"
             )
@@ -249,9 +248,8 @@ class Wait:
             return Fault(one.connection.node, f"{text}: {cause.text}", cause.remedy, state.log or cause.line)
         if last := exception(state.log):
             text += f": {last}"
-        return Fault(
-            one.connection.node, text, f"read its log, correct the settings: {by_hand}", state.error or state.log
-        )
+        remedy = f"read its log, correct the settings: {one.docker_by_hand('logs')}"
+        return Fault(one.connection.node, text, remedy, state.error or state.log)
 
     def _late(self) -> Fault:
         answers = self._ask_all(lambda one: look(one.connection, one.container), self._uninterrupted)

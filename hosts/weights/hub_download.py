@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hosts.fabric_link import HEARTBEAT_SECONDS, say
+from hosts.fabric_link import HEARTBEAT_SECONDS, end_with_input, say
 from hosts.weights.look import INDEX, LEDGER, READ, WEIGHTS, loaded
 
 CACHE = "/hub"
@@ -57,12 +57,6 @@ def download(question: dict[str, Any], entry: Path) -> dict[str, Any]:
         (entry / LEDGER).write_text(".\n")  # all of it is ours
     snapshot_download(allow_patterns=names, cache_dir=CACHE, max_workers=8, **repository)
     return {"done": held(entry)}
-
-
-def end_with_input() -> None:
-    """Wait for the end of the input, then end; what has arrived stays."""
-    sys.stdin.read()
-    os._exit(1)
 
 
 def beat(entry: Path) -> None:

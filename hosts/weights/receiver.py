@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hosts.fabric_link import HEARTBEAT_SECONDS, connect, say
+from hosts.fabric_link import HEARTBEAT_SECONDS, connect, end_with_input, say
 from hosts.weights.links import settle
 from hosts.weights.look import PARTIAL
 
@@ -170,12 +170,6 @@ def write(file: int, data: memoryview) -> None:
     """Write all of it: a full disk may take a part."""
     while data:
         data = data[os.write(file, data) :]
-
-
-def end_with_input() -> None:
-    """Wait for the end of the input, then end; the parts stay."""
-    sys.stdin.read()
-    os._exit(1)
 
 
 def main() -> None:
