@@ -74,6 +74,18 @@ class Result:
     """Standard output and error, as a user sees them."""
 
 
+def refused(done: Result, *wanted: str) -> None:
+    """A command failed with these texts, and without a traceback."""
+    assert done.code != 0, done.output
+    for text in wanted:
+        assert text in done.output, done.output
+    assert "Traceback" not in done.output, done.output
+
+
+NOW = ("--stack", "lab", "--yes", "--skip-preview")
+"""How `up` and `destroy` are told to go on without a question."""
+
+
 @dataclass
 class Stack:
     """The stack lab in a backend of its own, so that a user's state is left alone."""
@@ -150,7 +162,7 @@ class Stack:
 
     def up(self, *more: str) -> Result:
         """Converge."""
-        return self.pulumi("up", "--stack", "lab", "--yes", "--skip-preview", *more)
+        return self.pulumi("up", *NOW, *more)
 
     def preview(self, *more: str) -> dict[str, str]:
         """The plan: operation by resource name (type's last part and name), without what stays the same."""
@@ -166,7 +178,7 @@ class Stack:
 
     def destroy(self, *more: str) -> Result:
         """Remove everything."""
-        return self.pulumi("destroy", "--stack", "lab", "--yes", "--skip-preview", *more)
+        return self.pulumi("destroy", *NOW, *more)
 
     def outputs(self) -> dict[str, Any]:
         """The stack's outputs."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.conftest import Result, Stack, connect, lab_settings, on
+from tests.lab.conftest import Stack, connect, lab_settings, on, refused
 
 NODE = "spark-2"
 TARGETS = ("Cluster", "Cluster$**:Node", "Cluster$**:Preparation", "Cluster$**:Command")
@@ -117,13 +117,6 @@ def record(stack: Stack, name: str = NODE) -> Mapping[str, Any]:
     (found,) = (one for one in exported if one["urn"].endswith(f"::{name}-found"))
     remembered: dict[str, Any] = json.loads(found["outputs"]["stdout"])
     return remembered
-
-
-def refused(done: Result, *wanted: str) -> None:
-    assert done.code != 0, done.output
-    for text in wanted:
-        assert text in done.output, done.output
-    assert "Traceback" not in done.output, done.output
 
 
 def test_stale_things_are_named_stopped_stopped_again_and_put_back(own: Stack) -> None:

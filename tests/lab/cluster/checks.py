@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.lab.conftest import ROOT, on, ours
+from tests.lab.conftest import ROOT, lab_settings, on, ours
 
 NODES = ("spark-1", "spark-2")
 HEAD, WORKER, SERVE = "Container spark-1-ray-head", "Container spark-2-ray-worker", "Container spark-1-serve"
@@ -21,6 +21,12 @@ def plan_text(plan: dict[str, str]) -> str:
 def containers() -> dict[str, str]:
     """All our containers by role."""
     return ours("spark-1") | ours("spark-2")
+
+
+def copy_model(path: str) -> None:
+    """The lab's model at another path of the head, as files of the ssh user."""
+    copied = f"mkdir -p {path} && sudo cp -r {lab_settings()['model']}/. {path} && sudo chown -R aurora {path}"
+    on("spark-1", "sh", "-c", copied)
 
 
 def inject(fault: str, target: str, *more: str) -> None:

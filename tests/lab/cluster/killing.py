@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 
-from tests.lab.conftest import Stack
+from tests.lab.conftest import NOW, Stack
 
 UP_SECONDS, DESTROY_SECONDS = 45.0, 7.0
 """About what each takes on the lab; points beyond the end are runs that were not killed."""
@@ -20,7 +20,7 @@ def points(number: int, longest: float) -> list[float]:
 
 def killed(stack: Stack, command: str, seconds: float) -> None:
     """Run a command and kill Pulumi's process, which cannot clean up: its lock stays."""
-    with stack.started(command, "--stack", "lab", "--yes", "--skip-preview") as process:
+    with stack.started(command, *NOW) as process:
         try:
             process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:

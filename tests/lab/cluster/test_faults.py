@@ -27,7 +27,7 @@ from tests.lab.cluster.checks import (
     plan_text,
 )
 from tests.lab.cluster.report import Repair, Report, timed
-from tests.lab.conftest import ROOT, Result, Stack, complete, on
+from tests.lab.conftest import ROOT, Stack, complete, on, refused
 
 
 @dataclass(frozen=True)
@@ -150,22 +150,14 @@ def refuse(serving: Stack, row: Row) -> float:
     """A fault that the operator must end: told, and nothing is done; then it has ended. Seconds of the preview."""
     left = everything() if row.fault in ("gpu", "foreign", "port") else ""  # elsewhere Docker cannot be asked
     with timed() as preview:
-        told(serving.pulumi("preview", "--stack", "lab"), row.refused)
+        refused(serving.pulumi("preview", "--stack", "lab"), row.refused, "next: ")
     done = serving.up()
-    told(done, row.refused)
+    refused(done, row.refused, "next: ")
     assert not left or everything() == left
     if row.fault == "fresh":
         accept(serving, done.output)
     inject(row.fault, row.target, "--heal")
     return preview[0]
-
-
-def told(done: Result, cause: str) -> None:
-    """A failed command says the cause, and a next step."""
-    assert done.code != 0
-    assert cause in done.output, done.output
-    assert "next: " in done.output, done.output
-    assert "Traceback" not in done.output, done.output
 
 
 def everything() -> str:
@@ -178,4 +170,4 @@ def accept(serving: Stack, output: str) -> None:
     command = re.search(r"ssh-keygen -R \S+ -f \S+(?=,)", output)
     assert command, output
     subprocess.run(shlex.split(command[0]), cwd=ROOT, check=True)
-    told(serving.up(), "the host key of 192.168.200.13 is not known")
+    refused(serving.up(), "the host key of 192.168.200.13 is not known", "next: ")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.cluster.checks import containers
+from tests.lab.cluster.checks import containers, copy_model
 from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import Stack, complete, lab_settings, on
 
@@ -20,12 +20,7 @@ def settings(bare: Stack) -> Iterator[list[str]]:
     """Arguments for a stack whose model only the head has."""
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)
-    on(
-        "spark-1",
-        "sh",
-        "-c",
-        f"mkdir -p {HOME} && sudo cp -r /opt/models/tiny-qwen3 {HOME}/ && sudo chown -R aurora {HOME}",
-    )
+    copy_model(MODEL)
     yield bare.configured(lab_settings() | {"model": MODEL, "weights": {"keep": False}})
     for node in ("spark-1", "spark-2"):
         on(node, "rm", "-rf", HOME)
