@@ -24,7 +24,7 @@ TOKEN = "hf_of-the-test"
 
 
 @pytest.fixture(autouse=True)
-def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
+def clean(image: str) -> Iterator[None]:  # noqa: ARG001 - a container of it is run
     """Nothing of the test on any node, before and after."""
     remove()
     yield

@@ -38,7 +38,7 @@ IMAGE = "dgx-spark-lab/vllm:1"
 
 
 @pytest.fixture(autouse=True)
-def clean(lab: None) -> Iterator[None]:  # noqa: ARG001 - the nodes are up
+def clean(image: str) -> Iterator[None]:  # noqa: ARG001 - a container of it is run
     """Nothing of the test on any node, before and after."""
     remove()
     yield
