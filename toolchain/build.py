@@ -131,8 +131,8 @@ class Builder:
     def _build(self, programs: Sequence[GoProgram]) -> None:
         go = self._go()
         with ThreadPoolExecutor(len(programs)) as pool:
-            futures = [pool.submit(self._build_one, go, program) for program in programs]
-            try:
+            try:  # an interrupt may come before the last one is submitted: the pool then waits for the others
+                futures = [pool.submit(self._build_one, go, program) for program in programs]
                 wait(futures, return_when=FIRST_EXCEPTION)
             finally:
                 self._children.end()  # nothing runs any more, unless a build failed or we are interrupted

@@ -100,6 +100,29 @@ def test_an_interrupted_build_leaves_nothing_half_built(checkout: Checkout, numb
     assert checkout.build()[0] == 0
 
 
+def test_an_interrupt_before_the_second_build_ends_the_first(checkout: Checkout) -> None:
+    """The interpreter's own start-up file interrupts the run as soon as the first build runs."""
+    started = checkout.root.parent / "started"
+    os.mkfifo(started)
+    startup = checkout.root.parent / "startup" / "sitecustomize.py"
+    startup.parent.mkdir()
+    startup.write_text(
+        "import concurrent.futures, os, signal\n"
+        "submit = concurrent.futures.ThreadPoolExecutor.submit\n"
+        "def interrupted(*args):\n"
+        "    future = submit(*args)\n"
+        f"    open({str(started)!r}).read()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return future\n"
+        "concurrent.futures.ThreadPoolExecutor.submit = interrupted\n"
+    )
+    code, output = checkout.build(DURING_BUILD=f"echo > {started}; sleep 1000", PYTHONPATH=str(startup.parent))
+    assert code == 130
+    assert "interrupted" in output
+    assert len(checkout.go_builds()) == 1
+    assert_nothing_half_built(checkout)
+
+
 def test_what_a_killed_run_left_is_cleared(checkout: Checkout) -> None:
     remains = checkout.home / "tmp" / "docker-plugin" / "pulumi-resource-docker"
     remains.parent.mkdir(parents=True)
