@@ -4,6 +4,8 @@ PY := .venv/bin/python
 RUN := . ./env.sh &&
 CHECKED := ask.py locks.py watch.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
 SHELL := /bin/bash -o pipefail
+# The many Python processes of an `up` and of the tests would each compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv toolchain lab up preview down unlock watch status ask test test-fast faults lint format schema bench clean
@@ -30,7 +32,7 @@ else
 lab:
 endif
 
-DESTROY = --stack $(STACK) --yes --skip-preview --suppress-permalink
+DESTROY = --stack $(STACK) --yes --skip-preview
 
 # Toolchain and lab know nothing of each other: side by side.
 ready: venv
@@ -39,11 +41,11 @@ ready: venv
 .PHONY: ready
 
 up: ready ## Converge the cluster, ask it for a completion if it serves
-	$(RUN) pulumi up --stack $(STACK) --yes --suppress-permalink --policy-pack policies
+	$(RUN) pulumi up --stack $(STACK) --yes --policy-pack policies
 	$(RUN) if pulumi stack output --stack $(STACK) endpoint >/dev/null 2>&1; then python -m ask --stack $(STACK); fi
 
 preview: ready ## What is wrong with the live cluster; changes nothing
-	$(RUN) pulumi preview --stack $(STACK) --diff --suppress-permalink
+	$(RUN) pulumi preview --stack $(STACK) --diff
 
 down: toolchain ## Remove everything of the cluster from the hosts
 	$(RUN) pulumi destroy $(DESTROY) || { \
@@ -52,7 +54,7 @@ down: toolchain ## Remove everything of the cluster from the hosts
 
 unlock: ready ## After a pulumi that was killed: drop its lock and its pending operations
 	$(RUN) pulumi cancel --stack $(STACK) --yes
-	$(RUN) pulumi refresh --stack $(STACK) --clear-pending-creates --yes --skip-preview --suppress-permalink
+	$(RUN) pulumi refresh --stack $(STACK) --clear-pending-creates --yes --skip-preview
 
 watch: ready ## A preview every EVERY=5m; drift as one line; HEAL=1 repairs it by up
 	$(RUN) python -m watch --stack $(STACK) --every $(or $(EVERY),5m) $(if $(HEAL),--heal)

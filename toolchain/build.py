@@ -8,7 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 from toolchain import golang
 from toolchain.errors import ToolchainError
 from toolchain.layout import BIN, COMMAND_PLUGIN, DOCKER_PLUGIN, HOME
-from toolchain.process_groups import EndedError, ProcessGroups
+from toolchain.process_groups import SIGNAL_SECONDS, EndedError, ProcessGroups
 from toolchain.progress import Reporter, Task
 from toolchain.versions import DOCKER, PULUMI, ROOT, SOURCES, required_go
 
@@ -133,7 +133,8 @@ class Builder:
         with ThreadPoolExecutor(len(programs)) as pool:
             try:  # an interrupt may come before the last one is submitted: the pool then waits for the others
                 futures = [pool.submit(self._build_one, go, program) for program in programs]
-                wait(futures, return_when=FIRST_EXCEPTION)
+                while not _settled(futures):
+                    pass
             finally:
                 self._children.end()  # nothing runs any more, unless a build failed or we are interrupted
         # A build that was ended because another one failed is not the one to tell about.
@@ -215,6 +216,12 @@ class Builder:
         """Removes what this run, or one that was killed, did not finish; safe while the lock is held."""
         if self._temporary.exists():
             shutil.rmtree(self._temporary)
+
+
+def _settled(futures: Sequence[Future[None]]) -> bool:
+    """Wait a moment; whether all is done, or something has failed."""
+    done, rest = wait(futures, SIGNAL_SECONDS, FIRST_EXCEPTION)
+    return not rest or any(future.exception() for future in done)
 
 
 def _write_launchers() -> None:

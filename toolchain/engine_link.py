@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc  # type: ignore[import-untyped]
 
+from toolchain.process_groups import SIGNAL_SECONDS
+
 # Operations wait for programs and commands, so each holds a thread; Cancel must find a free one all the same.
 _WORKERS = 256
 _MESSAGE_BYTES = 400 << 20  # the engine's own limit (rpcutil.GrpcChannelOptions)
@@ -48,7 +50,8 @@ def serve(register: Callable[[grpc.Server], None], engine: str, end_work: Callab
         _when_gone(channel, stop.set)
     sys.stdout.write(f"{port}\n")
     sys.stdout.flush()
-    stop.wait()
+    while not stop.wait(SIGNAL_SECONDS):
+        pass
     end_work()
     server.stop(grace=None)
     if channel is not None:

@@ -12,6 +12,14 @@ GRACE_SECONDS = 3.0
 """Between SIGTERM and SIGKILL; less than the 5 s that the engine grants a plugin (ExecPlugin in pulumi's plugin.go)."""
 
 
+SIGNAL_SECONDS = 0.5
+"""The longest the main thread may wait at a time.
+
+What CPython does of a signal that comes between the beginning of a wait and its sleep, it does after the wait
+(lock_PyThread_acquire_lock gives up the GIL in between, which may take a while).
+"""
+
+
 class EndedError(Exception):
     """No process is started any more: `ProcessGroups.end` was called."""
 
