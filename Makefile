@@ -74,7 +74,7 @@ faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (an
 	$(RUN) python -m pytest tests/lab/cluster -m lab --faults-report docs/faults.md
 
 test-fast: venv ## Tests that need neither lab nor toolchain
-	$(PY) -m pytest -m "not lab and not toolchain" -n auto
+	$(RUN) python -m pytest -m "not lab and not toolchain" -n auto
 
 lint: venv ## ruff and mypy
 	.venv/bin/ruff check $(CHECKED)

@@ -34,7 +34,8 @@ class Checkout:
     @classmethod
     def create(cls, folder: Path) -> "Checkout":
         root = folder / "checkout"
-        shutil.copytree(ROOT / "toolchain", root / "toolchain", ignore=shutil.ignore_patterns("__pycache__"))
+        half_written = shutil.ignore_patterns("*.pyc.*")  # by another process of these tests
+        shutil.copytree(ROOT / "toolchain", root / "toolchain", ignore=half_written)
         sdk = folder / "sdk"
         for name in ("cmd/pulumi-language-python-exec", "dist/pulumi-resource-pulumi-python"):
             (sdk / "python" / name).parent.mkdir(parents=True)
