@@ -20,9 +20,6 @@ from hosts.survey import survey_all
 from hosts.weights import hub_access
 from settings import SettingsError, key_faults, parse, secret_faults, token_faults
 
-REPORTED = 32
-"""Exit code by which a language host knows that the user has been told: no message of its own follows."""
-
 
 def main() -> None:
     """Register the stack; every fault of configuration or host ends as one clear message."""
@@ -70,10 +67,10 @@ def main() -> None:
         )
     except SettingsError as error:
         pulumi.log.error(f"{error}\n  next: correct Pulumi.{stack}.yaml; docs/settings.md lists every setting")
-        sys.exit(REPORTED)
+        sys.exit(monitor.REPORTED)
     except (Fault, Faults) as error:
         pulumi.log.error(str(error))
-        sys.exit(REPORTED)
+        sys.exit(monitor.REPORTED)
     for name, value in cluster.outputs.items():
         pulumi.export(name, value)
 

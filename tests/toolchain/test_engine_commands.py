@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.toolchain.stack import Stack
+from toolchain.versions import ROOT
 
 pytestmark = pytest.mark.toolchain
 MakeStack = Callable[..., Stack]
@@ -66,6 +67,27 @@ def test_a_failed_command_is_not_in_the_state(make_stack: MakeStack) -> None:
     assert "exit status 3" in result.output
     assert "the cause" in result.output
     assert "step" not in stack.resources()
+
+
+def test_the_failure_is_told_and_no_end_of_the_program_beside_it(make_stack: MakeStack) -> None:
+    program = f"""
+import sys
+
+sys.path.insert(0, {str(ROOT)!r})
+import pulumi
+from components import monitor
+from pulumi_command import local
+
+monitor.mend()
+first = local.Command("first", create="echo the cause >&2; exit 3")
+local.Command("second", create="true", opts=pulumi.ResourceOptions(depends_on=[first]))
+"""
+    done = make_stack(program).up()
+    assert done.code != 0
+    assert "the cause" in done.output
+    assert "error: update failed" in done.output  # the engine's own words
+    for word in ("has terminated", "Traceback", "exited with"):
+        assert word not in done.output
 
 
 def test_refused_assets_name_the_property(make_stack: MakeStack) -> None:
