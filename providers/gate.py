@@ -58,7 +58,7 @@ class Watched:
 
     def docker_by_hand(self, verb: str) -> str:
         """What a user can paste to do something with it."""
-        return f"{self.connection.by_hand()} docker {verb} {self.container[:12]}"
+        return self.connection.by_hand(f"docker {verb} {self.container[:12]}")
 
     def dump(self) -> dict[str, Any]:
         """Plain data for Pulumi's state."""

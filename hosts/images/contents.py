@@ -86,8 +86,8 @@ def ask(
         raise Fault(
             connection.node,
             f"no container of image {image_id[:19]} answers (exit code {done.returncode})",
-            "correct `image`: the engine needs Python, vLLM and Ray in it; "
-            f"try by hand: {connection.by_hand()} docker run --rm --gpus all --entrypoint python3 {image_id[:19]} -V",
+            "correct `image`: the engine needs Python, vLLM and Ray in it; try by hand: "
+            + connection.by_hand(f"docker run --rm --gpus all --entrypoint python3 {image_id[:19]} -V"),
             done.stderr or done.stdout,
         ) from None
     if not any(one.error for one in contents.options.values()):  # an error may be one of this moment

@@ -12,7 +12,7 @@ from pathlib import Path
 from hosts.faults import Fault
 from hosts.images import build_context
 from hosts.images.plan import Plan
-from hosts.images.stock import FACTOR, SLACK, amount
+from hosts.images.stock import FACTOR, MAKE_ROOM, SLACK, amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node
@@ -90,4 +90,4 @@ def _build_room(cluster: Cluster, surveys: Mapping[str, Survey], seed: str) -> I
 
 
 def _make_room(cluster: Cluster, node: Node) -> str:
-    return f"make room: {Connection.of(cluster, node).by_hand()} docker system df, docker image prune"
+    return f"make room: {Connection.of(cluster, node).by_hand(MAKE_ROOM)}"

@@ -34,6 +34,8 @@ FACTOR = 2.0
 """Room of an image on its way in: `docker load` unpacks the tar into a temporary directory, then into layers."""
 SLACK = 1.05
 """Tar headers and what the file system needs for itself."""
+MAKE_ROOM = "docker system df; docker image prune"
+"""What a user may do about it: the second command asks before it removes anything."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def check_room(connection: Connection, held: Stock, wanted: float, what: str) ->
         raise Fault(
             connection.node,
             f"no room for {what}: {amount(wanted * SLACK)} needed in {held.root}, {amount(held.free)} free",
-            f"make room (docker system df, docker image prune) and run again; {connection.by_hand()}",
+            f"make room and run again: {connection.by_hand(MAKE_ROOM)}",
         )
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from hosts.faults import Fault
 from hosts.images.stock import SLACK, amount
+from hosts.ssh import Connection
 from hosts.survey import Survey
 from hosts.weights.files import Lack, ModelFiles
 from hosts.weights.look import WEIGHTS
@@ -179,11 +181,11 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
         yield from _closed(cluster, surveys, node, share)
         needed = room_needed(facts, share)
         if not facts.model.writable and (not share.nothing or (cluster.hub_name and found.download)):
-            user = node.user or "$USER"
+            own = Connection.of(cluster, node).by_hand(f"sudo install -d -o $USER {shlex.quote(path)}")
             yield Fault(
                 node.name,
                 f"may not write into {path}, which lacks {'the model' if share.nothing else share}",
-                f"give it to the user: sudo install -d -o {user} {path}, or copy it there yourself",
+                f"give it to the user: {own}, or copy it there yourself",
             )
         elif needed > facts.model.free:
             yield Fault(
@@ -232,7 +234,8 @@ def _closed(cluster: Cluster, surveys: Mapping[str, Survey], node: Node, share: 
             yield Fault(
                 owner,
                 f"may not read {', '.join(closed[:SHOWN])} in {path}, which {node.name} lacks",
-                f"let the user read the model: sudo chmod -R a+rX {path}",
+                "let the user read the model: "
+                + Connection.of(cluster, cluster.node(owner)).by_hand(f"sudo chmod -R a+rX {shlex.quote(path)}"),
             )
 
 

@@ -213,7 +213,7 @@ def test_revision_that_is_not_in_the_cache_names_the_snapshots() -> None:
 def test_directory_that_may_not_be_written_is_known_before_anything_starts() -> None:
     fault = only({}, cut(SECOND, 7) | {"writable": False})
     assert fault.cause.startswith(f"may not write into {PATH}, which lacks {SECOND}")
-    assert f"sudo install -d -o aurora {PATH}" in fault.remedy
+    assert f" aurora@192.168.200.13 'sudo install -d -o $USER {PATH}'" in fault.remedy
     assert faults({}, {"writable": False}) == [], "nothing is to be written"
 
 
@@ -222,7 +222,7 @@ def test_file_that_may_not_be_read_is_a_fault_where_it_must_be_copied() -> None:
     fault = only(closed, without(SECOND))
     assert fault.node == "spark-1"
     assert fault.cause == f"may not read {SECOND} in {PATH}, which spark-2 lacks"
-    assert fault.remedy.endswith(f"sudo chmod -R a+rX {PATH}")
+    assert fault.remedy.endswith(f"ssh -t aurora@10.1.230.180 'sudo chmod -R a+rX {PATH}'")
     assert faults(closed, closed) == [], "the containers' root reads it"
 
 
