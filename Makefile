@@ -59,8 +59,8 @@ unlock: ready ## After a pulumi that was killed: drop its lock and its pending o
 watch: ready ## A preview every EVERY=5m; drift as one line; HEAL=1 repairs it by up
 	$(RUN) python -m watch --stack $(STACK) --every $(or $(EVERY),5m) $(if $(HEAL),--heal)
 
-status: ready ## Outputs and resources of the stack
-	@if [ $(STACK) = lab ]; then $(PY) -m lab status; fi
+status: toolchain ## Outputs and resources of the stack
+	@if [ $(STACK) = lab ]; then $(PY) -m lab status; fi  # that of a lab that is down is an error
 	$(RUN) pulumi stack --stack $(STACK)
 
 ask: venv ## Ask the model: make ask PROMPT="…"

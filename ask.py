@@ -25,25 +25,32 @@ def outputs(stack: str) -> dict[str, Any]:
     return found
 
 
+def api_key(stack: str) -> str:
+    """The key in a stack's file, "" where the API is open."""
+    command = ["pulumi", "config", "get", "apiKey", "--stack", stack]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def main(
     prompt: Annotated[str, typer.Argument(help="What to ask.")] = "Hello",
     stack: Annotated[str, typer.Option(help="Stack whose endpoint is asked.")] = "lab",
     max_tokens: Annotated[int, typer.Option(min=1, help="Bound of the answer.")] = 16,
 ) -> None:
-    """Send one chat message to the stack's model; the API key, if any, is taken from API_KEY."""
+    """Send one chat message to the stack's model; an API key is that of API_KEY or of the stack's file."""
     found = outputs(stack)
     body = {
         "model": found["model"],
         "messages": [{"role": "user", "content": prompt}],
         "max_tokens": max_tokens,
     }
-    headers = {"Authorization": f"Bearer {os.environ['API_KEY']}"} if os.environ.get("API_KEY") else {}
+    key = os.environ.get("API_KEY") or api_key(stack)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = requests.post(f"{found['endpoint']}/chat/completions", json=body, headers=headers, timeout=120)
         answer.raise_for_status()
     except requests.RequestException as error:
         text = error.response.text[:400] if error.response is not None else ""
-        sys.exit(f"{found['endpoint']} did not answer: {error} {text}")
+        sys.exit(f"{found['endpoint']} did not answer: {error} {text}\nnext: pulumi preview says what is wrong with it")
     reply = answer.json()
     typer.echo(f"{found['model']}: {reply['choices'][0]['message']['content']!r}")
     typer.echo(f"{reply['usage']['completion_tokens']} tokens from {found['endpoint']}")

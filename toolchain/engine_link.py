@@ -59,14 +59,17 @@ def serve(register: Callable[[grpc.Server], None], engine: str, end_work: Callab
 
 
 def _when_gone(channel: grpc.Channel, action: Callable[[], None]) -> None:
-    """Calls the action when a server that was there has closed the connection: a killed engine cannot say goodbye."""
+    """Calls the action when a server has closed the connection, or is not there: a killed engine cannot say goodbye.
+
+    It listens before it starts a plugin.
+    """
     met = False
 
     def changed(state: grpc.ChannelConnectivity) -> None:
         nonlocal met
         if state is grpc.ChannelConnectivity.READY:
             met = True
-        elif met:
+        elif met or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
             action()
 
     channel.subscribe(changed, try_to_connect=True)

@@ -113,6 +113,13 @@ def test_what_the_hub_refuses_comes_with_all_else_that_is_wrong(program: Program
     assert "the hub has no model org/made-up at revision v9" in error
 
 
+def test_hub_is_not_asked_for_a_directory_that_is_nowhere(program: Program) -> None:
+    found = program.run(facts={f"spark-{number}": survey(number, model=ABSENT) for number in (1, 2)})
+    (error,) = found.errors
+    assert "spark-1: model directory" in error
+    assert "hub" not in error
+
+
 def test_hub_that_does_not_tell_is_a_warning(program: Program) -> None:
     absent = {f"spark-{number}": survey(number, model=ABSENT) for number in (1, 2)}
     unheard = Fault("spark-1", "no answer", "does the node reach it?")

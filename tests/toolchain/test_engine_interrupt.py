@@ -2,13 +2,16 @@
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.toolchain.stack import Result, Stack
+from toolchain.versions import ROOT
 
 pytestmark = pytest.mark.toolchain
 MakeStack = Callable[..., Stack]
@@ -66,3 +69,15 @@ def test_a_killed_engine_takes_its_processes_with_it(
     update.kill()
     update.wait()
     assert stack.wait_until_all_ended() == []
+
+
+@pytest.mark.parametrize("plugin", ["language_host", "command_plugin"])
+def test_a_plugin_ends_where_its_engine_is_gone_before_it_has_met_it(plugin: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = f"127.0.0.1:{server.getsockname()[1]}"
+    start = f"from toolchain.{plugin} import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", start, gone], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, check=False
+    )
+    assert ended.returncode == 0
+    assert ended.stdout.strip().isdigit()  # it had come to serve

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import ask
 
@@ -25,3 +29,37 @@ def test_stack_that_serves_nothing_says_why(
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
     with pytest.raises(SystemExit, match=wanted):
         ask.outputs("lab")
+
+
+class Api(BaseHTTPRequestHandler):
+    """Answers whom the key of the configuration opens it to."""
+
+    def do_POST(self) -> None:
+        known = self.headers["Authorization"] == "Bearer s3cret"
+        answer = {"choices": [{"message": {"content": "Hi"}}], "usage": {"completion_tokens": 1}}
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer if known else {"error": "Unauthorized"}).encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("configured", "code"), [("s3cret\n", 0), ("", 1)])
+def test_key_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch, configured: str, code: int) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Api) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        outputs = json.dumps({"endpoint": f"http://127.0.0.1:{server.server_port}/v1", "model": "tiny"})
+
+        def pulumi(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+            return subprocess.CompletedProcess(command, 0, configured if "apiKey" in command else outputs, "")
+
+        monkeypatch.setattr(subprocess, "run", pulumi)
+        monkeypatch.delenv("API_KEY", raising=False)
+        application = typer.Typer()
+        application.command()(ask.main)
+        done = CliRunner().invoke(application, ["--stack", "lab"])
+        server.shutdown()
+    assert bool(done.exit_code) == bool(code)
+    assert ("tiny: 'Hi'" in done.output) == (code == 0)
+    assert ("next: pulumi preview" in done.output) == (code == 1)
