@@ -75,11 +75,12 @@ class Result:
 
 
 def refused(done: Result, *wanted: str) -> None:
-    """A command failed with these texts, and without a traceback."""
+    """A command failed with these texts, without a traceback, and without the end of the program as another error."""
     assert done.code != 0, done.output
     for text in wanted:
         assert text in done.output, done.output
     assert "Traceback" not in done.output, done.output
+    assert "has terminated" not in done.output, done.output
 
 
 NOW = ("--stack", "lab", "--yes", "--skip-preview")
