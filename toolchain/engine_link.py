@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -78,10 +79,19 @@ def _when_gone(channel: grpc.Channel, action: Callable[[], None]) -> None:
 def run_plugin(serve_forever: Callable[[str], None]) -> None:
     """Entry point of a plugin: serves, then leaves at once.
 
-    `os._exit` instead of a normal end: threads that still wait for a process which does not heed SIGTERM would keep the
-    interpreter alive until the engine kills it.
+    `os._exit` instead of a normal end: threads that still wait for a process which does not heed SIGTERM, or gRPC's own
+    after an exception, would keep the interpreter alive, where the engine is gone for good.
     """
-    serve_forever(engine_address(sys.argv[1:]))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
+    code = 1
+    engine = engine_address(sys.argv[1:])
+    try:
+        serve_forever(engine)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = 0
+    except BrokenPipeError:
+        pass  # nobody reads any more: the engine is gone
+    except Exception:  # noqa: BLE001 (told, as by the interpreter)
+        traceback.print_exc()
+    finally:
+        os._exit(code)

@@ -81,3 +81,17 @@ def test_a_plugin_ends_where_its_engine_is_gone_before_it_has_met_it(plugin: str
     )
     assert ended.returncode == 0
     assert ended.stdout.strip().isdigit()  # it had come to serve
+
+
+@pytest.mark.parametrize("plugin", ["language_host", "command_plugin"])
+def test_a_plugin_ends_where_nobody_reads_its_port(plugin: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    start = f"from toolchain.{plugin} import main; main()"
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", start, "127.0.0.1:9"], cwd=ROOT, stdout=writer, timeout=60, check=False
+        )
+    finally:
+        os.close(writer)
+    assert ended.returncode == 1
