@@ -39,7 +39,7 @@ def main() -> None:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         found = look(settings, stack, surveys)
-        if settings.hub_name and found.weights and found.weights.download:
+        if found.weights and found.weights.download:
             seed = found.image.seed if found.image else settings.head.name
             found.add(hub_access.check(settings, surveys, seed, config.get("hubToken")))
         for name, facts in surveys.items():

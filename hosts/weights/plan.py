@@ -92,11 +92,8 @@ class WeightsPlan:
     """By node."""
     disputed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """By file: sizes on the nodes that have another one each, where nothing tells which is whole."""
-
-    @property
-    def download(self) -> bool:
-        """Whether no node has the model, so that one gets it from the hub."""
-        return self.digest is None
+    download: bool = False
+    """Whether no node has the model, so that one gets it from the hub, which a directory does not come from."""
 
 
 def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
@@ -110,7 +107,8 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     below = seen[some[0]].below if some else None  # of two revisions in the nodes' caches the head's is meant
     together = any(seen[name].weights for name in some) and not incomplete(surveys, below)
     if below is None or (cluster.hub_name and not seen[some[0]].complete and not together):
-        return WeightsPlan(None, None, None, {}, {}, {name: Share() for name in seen})
+        nothing = {name: Share() for name in seen}
+        return WeightsPlan(None, None, None, {}, {}, nothing, download=cluster.hub_name is not None)
     # Of another revision only the blobs are of use, which are named by their content.
     there = {
         name: facts if facts.below == below else ModelFiles(stock={**facts.stock, **facts.whole})
@@ -180,7 +178,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
             continue
         yield from _closed(cluster, surveys, node, share)
         needed = room_needed(facts, share)
-        if not facts.model.writable and (not share.nothing or (cluster.hub_name and found.download)):
+        if not facts.model.writable and (not share.nothing or found.download):
             own = Connection.of(cluster, node).by_hand(f"sudo install -d -o $USER {shlex.quote(path)}")
             yield Fault(
                 node.name,

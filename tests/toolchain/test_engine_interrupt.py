@@ -71,14 +71,17 @@ def test_a_killed_engine_takes_its_processes_with_it(
     assert stack.wait_until_all_ended() == []
 
 
+def run_plugin(plugin: str, engine: str, stdout: int) -> "subprocess.CompletedProcess[bytes]":
+    """Runs a plugin to its end."""
+    start = f"from toolchain.{plugin} import main; main()"
+    return subprocess.run([sys.executable, "-c", start, engine], cwd=ROOT, stdout=stdout, timeout=60, check=False)
+
+
 @pytest.mark.parametrize("plugin", ["language_host", "command_plugin"])
 def test_a_plugin_ends_where_its_engine_is_gone_before_it_has_met_it(plugin: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = f"127.0.0.1:{server.getsockname()[1]}"
-    start = f"from toolchain.{plugin} import main; main()"
-    ended = subprocess.run(
-        [sys.executable, "-c", start, gone], cwd=ROOT, stdout=subprocess.PIPE, timeout=60, check=False
-    )
+    ended = run_plugin(plugin, gone, subprocess.PIPE)
     assert ended.returncode == 0
     assert ended.stdout.strip().isdigit()  # it had come to serve
 
@@ -87,11 +90,8 @@ def test_a_plugin_ends_where_its_engine_is_gone_before_it_has_met_it(plugin: str
 def test_a_plugin_ends_where_nobody_reads_its_port(plugin: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    start = f"from toolchain.{plugin} import main; main()"
     try:
-        ended = subprocess.run(
-            [sys.executable, "-c", start, "127.0.0.1:9"], cwd=ROOT, stdout=writer, timeout=60, check=False
-        )
+        ended = run_plugin(plugin, "127.0.0.1:9", writer)
     finally:
         os.close(writer)
     assert ended.returncode == 1
