@@ -4,6 +4,8 @@ PY := .venv/bin/python
 RUN := . ./env.sh &&
 CHECKED := ask.py locks.py watch.py __main__.py settings hosts engines providers components policies lab toolchain bench tests
 SHELL := /bin/bash -o pipefail
+# Many tests wait for a process or a server: one worker more than processors keeps these busy.
+WORKERS := -n $(shell echo $$(($$(nproc) + 1)))
 # The many Python processes of an `up` and of the tests would each compile the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -67,14 +69,14 @@ ask: venv ## Ask the model: make ask PROMPT="…"
 	$(RUN) python -m ask --stack $(STACK) $(if $(PROMPT),"$(PROMPT)")
 
 test: ready lint ## Every test but the long ones of the fault matrix (make faults)
-	$(RUN) python -m pytest -m "not lab" -n auto --dist loadfile
+	$(RUN) python -m pytest -m "not lab" $(WORKERS) --dist loadfile
 	$(RUN) python -m pytest -m "lab and not matrix"
 
 faults: ready ## Every fault of the matrix on the lab; writes docs/faults.md (an hour and a half)
 	$(RUN) python -m pytest tests/lab/cluster -m lab --faults-report docs/faults.md
 
 test-fast: venv ## Tests that need neither lab nor toolchain
-	$(RUN) python -m pytest -m "not lab and not toolchain" -n auto
+	$(RUN) python -m pytest -m "not lab and not toolchain" $(WORKERS)
 
 lint: venv ## ruff and mypy
 	.venv/bin/ruff check $(CHECKED)

@@ -62,7 +62,7 @@ def outcome(value: object) -> Cluster | None:
     return None
 
 
-@run(max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
+@run(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> None:
     found = outcome(value)
