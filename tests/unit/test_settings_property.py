@@ -14,11 +14,14 @@ from settings import Cluster, SettingsError, parse, secret_faults
 from tests.samples import MINIMAL
 from tests.unit.test_settings import FULL
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12)
+
+
+def nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return inner | st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+
+
+JSON = nested(nested(SCALAR))
 
 
 def paths(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -62,7 +65,7 @@ def outcome(value: object) -> Cluster | None:
     return None
 
 
-@run(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
+@run(max_examples=2000, suppress_health_check=[HealthCheck.too_slow])
 @given(mutated())
 def test_mutated_settings_give_a_usable_cluster_or_a_refusal(value: object) -> None:
     found = outcome(value)
