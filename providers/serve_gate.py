@@ -12,9 +12,10 @@ from providers.gate import LiveGateProvider, Reading, Stuck, Verdict, Watched, r
 from providers.probes import COMPLETION
 from providers.wait import Wait
 
-STUCK = {"silent": Stuck(0), "failing": Stuck(15)}
-"""An API that took the whole time for a completion in vain while no token flowed; one that answers with errors of its
-own (5xx) may be about to exit, as vLLM does within 6 s when its engine died."""
+STUCK = {"silent": Stuck(0), "mute": Stuck(15), "failing": Stuck(15)}
+"""An API that took the whole time for a completion in vain while no token flowed; one that does not even tell its
+metrics; one that answers with errors of its own (5xx) may be about to exit, as vLLM does within 6 s when its engine
+died."""
 
 
 class ServeGateProvider(LiveGateProvider):

@@ -5,13 +5,13 @@ import json
 import os
 import re
 import select
-import socket
 import sys
 import time
 import urllib.parse
 from typing import Any
 
-METRICS_SECONDS = 2.0
+METRICS_SECONDS = 3.0
+"""An API tells its metrics at once, whatever its engine does: one that does not in this time is stuck itself."""
 
 
 def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, int]:
@@ -57,27 +57,40 @@ def ask(url: str, model: str, tokens: int, limit: float) -> tuple[float, float, 
 
 
 def flowed(url: str) -> float:
-    """Tokens that the engine has read and generated so far, by its metrics; 0 where it does not tell."""
+    """Tokens that the engine has read and generated so far, by its metrics; 0 where the API does not tell.
+
+    Raises:
+        ConnectionRefusedError, TimeoutError: nobody answers.
+    """
     where = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(where.hostname or "127.0.0.1", where.port, timeout=METRICS_SECONDS)
     try:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode(errors="replace")
         return sum(map(float, re.findall(r"^vllm:(?:prompt|generation)_tokens_total\S* (\S+)$", text, re.MULTILINE)))
+    except (ConnectionRefusedError, TimeoutError):
+        raise
     except (OSError, http.client.HTTPException, ValueError):
         return 0
     finally:
         connection.close()
 
 
-def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> dict[str, Any]:
-    """One reading: state refused, silent, busy, failing, denied or verified; `before` is that of the one before."""
-    where, done = urllib.parse.urlsplit(url), 0.0
+def flows(url: str, done: float) -> bool:
+    """Whether there are more tokens now."""
     try:
-        socket.create_connection((where.hostname, where.port), limit).close()
+        return flowed(url) > done
+    except OSError:
+        return False
+
+
+def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> dict[str, Any]:
+    """One reading: state refused, mute, silent, busy, failing, denied or verified. `before`: that of the last one."""
+    done: float | None = None
+    try:
+        done = flowed(url)
         if measure and before not in ("failing", "silent"):  # somebody waits, and the first completion may take long
             print(json.dumps({"state": "asked"}), flush=True)
-        done = flowed(url)
         ask(url, model, 1, limit)
         reading: dict[str, Any] = {"state": "verified"}
         if measure:  # a second one: the first compiles lazily and would be measured with it
@@ -88,8 +101,10 @@ def read(url: str, model: str, limit: float, *, measure: bool, before: str) -> d
     except ConnectionRefusedError:
         return {"state": "refused"}
     except TimeoutError as error:
+        if done is None:
+            return {"state": "mute", "error": f"no answer within {METRICS_SECONDS:.0f} s, not even its metrics"}
         # Others may keep it so busy that this one waits: then tokens flow.
-        state = "busy" if flowed(url) > done else "silent"
+        state = "busy" if flows(url, done) else "silent"
         return {"state": state, "error": f"no answer within {limit:.0f} s ({error})"}
     except PermissionError as error:
         return {"state": "denied", "error": str(error)[:500]}
