@@ -61,6 +61,8 @@ class Connection:
     hops: tuple[Hop, ...]
     config_file: str | None = None
     connect_timeout: float = 5
+    transfer_timeout: float = 21600
+    """For what brings an image or a model to the node."""
 
     @classmethod
     def of(cls, cluster: Cluster, node: Node) -> Self:
@@ -69,13 +71,13 @@ class Connection:
         hops = tuple(
             Hop(via.name, via.host, via.user, via.port or own.ssh_port, own.identity_file) for via, own in ways
         )
-        return cls(node.name, hops, cluster.ssh_config, cluster.deadlines.connect)
+        return cls(node.name, hops, cluster.ssh_config, cluster.deadlines.connect, cluster.deadlines.transfer)
 
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> Self:
         """The connection that :meth:`dump` wrote; Pulumi's state has numbers as floats."""
         hops = tuple(Hop(**{**hop, "port": int(hop["port"]) if hop.get("port") else None}) for hop in data["hops"])
-        return cls(data["node"], hops, data.get("config_file"), float(data["connect_timeout"]))
+        return cls(**{**data, "hops": hops})
 
     def dump(self) -> dict[str, Any]:
         """The connection as plain data for Pulumi's state."""

@@ -54,12 +54,19 @@ def follow(
     """The command's lines as they come, to its end, with a passing status meanwhile.
 
     Raises:
-        Fault: the user interrupts, or the node cannot be reached.
+        Fault: the user interrupts, the deadline of a transfer is over, or the node cannot be reached.
     """
     heard, said = lines(process), []
-    shown = time.monotonic()
+    began = shown = time.monotonic()
     while True:
         check_interrupt(connection.node, what)
+        if time.monotonic() - began > connection.transfer_timeout:
+            raise Fault(
+                connection.node,
+                f"{what} did not arrive within {connection.transfer_timeout:.0f} s",
+                f"raise `deadlines.transfer` if it was still on its way; look at the node: {connection.by_hand()}",
+                status(),
+            )
         with contextlib.suppress(queue.Empty):
             line = heard.get(timeout=POLL_SECONDS)
             if line is None:

@@ -53,6 +53,8 @@ class Deadlines(Model):
     """One completion of one token; the first one compiles lazily, 23 s seen."""
     probe: Seconds = 10
     """The one-token completion with which a refresh verifies serve; a busy engine answers it among the others."""
+    transfer: Seconds = 21600
+    """An image or a model on its way to one node, by copy, download or build: 119 GB take 5.3 h at 50 Mbit/s."""
     stop: Annotated[int, Field(ge=1, le=600)] = 10
     """From SIGTERM to SIGKILL of a container; Docker's own default. vLLM ignores SIGTERM while it loads. A stale unit
     has this on top of the 90 s after which systemd kills it."""

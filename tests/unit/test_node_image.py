@@ -19,6 +19,7 @@ from providers import image_copy
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
 from providers.plugin import CANCELLED
+from providers.transfer import follow, started
 from tests.samples import inspected
 from tests.samples.archives import CONFIG, Saved, oci
 from tests.unit.fake_docker import FakeDocker, says
@@ -272,6 +273,16 @@ def test_interrupt_ends_it_and_what_it_started(
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert not CANCELLED.is_set()
+
+
+def test_transfer_has_a_deadline_and_what_it_started_ends() -> None:
+    connection = Connection("spark-2", (), transfer_timeout=0.1)
+    with started(connection, "sleep", "600") as process, pytest.raises(Fault) as late:
+        list(follow(connection, process, lambda: "1 of 2 B"))
+    assert (late.value.node, late.value.cause) == ("spark-2", "the image did not arrive within 0 s")
+    assert "`deadlines.transfer`" in late.value.remedy
+    assert late.value.evidence == "1 of 2 B"
+    assert process.poll() is not None
 
 
 def runs(pid: str) -> bool:
