@@ -13,6 +13,7 @@ from hosts.faults import Fault
 from hosts.ssh import Connection
 
 LOG_LINES = 60
+EVER = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,17 @@ echo "$state"
 """
 
 
-def look(connection: Connection, container: str, log_lines: int = LOG_LINES, *, all_starts: bool = False) -> State:
+def look(connection: Connection, container: str, log_lines: int = LOG_LINES, *, since: str = "") -> State:
     """State and log's end of a container; raises Fault when the node cannot be asked.
 
     Args:
         connection: to its node.
         container: Docker's id.
         log_lines: how much of the log.
-        all_starts: the log of earlier starts too. What an earlier one died of must not count against a recovery.
+        since: RFC 3339 time that the log begins at, that of the last start by default: what an earlier one died of
+            must not count against a recovery.
     """
-    since = ["1970-01-01T00:00:00Z"] if all_starts else []
-    done = connection.run("sh", "-c", INSPECT, "sh", container, str(log_lines), FORMAT, *since, timeout=30)
+    done = connection.run("sh", "-c", INSPECT, "sh", container, str(log_lines), FORMAT, since, timeout=30)
     if done.returncode == 3 and "No such container" in done.stderr:
         return MISSING
     first, _, log = done.stdout.partition("\n")

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as finished
 from dataclasses import dataclass, field
 
-from hosts.containers import LOG_LINES, MISSING, State, look
+from hosts.containers import EVER, LOG_LINES, MISSING, State, look
 from hosts.diagnosis import Cause, diagnose, exception, phase
 from hosts.faults import Fault
 from providers import progress
@@ -34,7 +34,8 @@ BLIND_SECONDS = 30.0
 RESTART_SECONDS = 60.0
 """For one docker restart; what ignores SIGTERM is killed after Docker's 10 s."""
 RESTARTS = 3
-"""Restarts within one wait that make a crash loop. One or two are a recovery: Ray's head came back, serve follows."""
+"""Restarts within one wait that make a crash loop. One or two are a recovery, as when Ray's head came back and serve
+follows, unless a start ended with a cause that stays."""
 
 NOTHING_YET = Verdict(opened=False, text="no reading yet")
 
@@ -162,7 +163,7 @@ class Wait:
             return
         self._seen = time.monotonic()
         for one, state in zip(self.watched, states, strict=True):
-            self._states[one] = state
+            before, self._states[one] = self._states.get(one, state), state
             first = self._first.setdefault(one.container, state.restarts)
             cause = self._cause(one, state)
             if cause:
@@ -177,6 +178,8 @@ class Wait:
                 continue
             if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
                 raise self._broken(one, state)
+            if state.restarts > before.restarts:
+                self._ended(one, before)
 
     def _ask_all(self, ask: Callable[[Watched], State], meanwhile: Callable[[], None]) -> list[Future[State]]:
         """Ask about all containers at once; `meanwhile`, called a few times a second, may end it by what it raises.
@@ -224,7 +227,14 @@ class Wait:
         if cause or state.status != "created":
             return cause
         start = one.docker_by_hand("start")
-        return Cause("it was never started", f"start it, and see what Docker says: {start}", state.error)
+        return Cause("it was never started", f"start it, and see what Docker says: {start}", state.error, stays=True)
+
+    def _ended(self, one: Watched, before: State) -> None:
+        """A start has ended since that look; raises Fault where its cause stays."""
+        state = look(one.connection, one.container, since=before.started)
+        cause = self._cause(one, state)
+        if cause and cause.stays:
+            raise self._broken(one, state)
 
     def _broken(self, one: Watched, state: State) -> Fault:
         if state is MISSING:
@@ -236,7 +246,7 @@ class Wait:
             )
         cause = self._cause(one, state)
         if state.restarts and not cause:  # right after a start there is no log yet: what it died of stands before
-            state = look(one.connection, one.container, all_starts=True)
+            state = look(one.connection, one.container, since=EVER)
             cause = self._cause(one, state)
         fate = f"exited with code {state.exit_code}" if state.status in ("exited", "dead") else f"is {state.status}"
         if state.restarts:

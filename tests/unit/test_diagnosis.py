@@ -103,9 +103,9 @@ def test_ray_memory_monitor_is_not_taken_for_the_gpu() -> None:
 
 
 def test_every_sign_has_a_realistic_line() -> None:
-    for pattern, text, _ in SIGNS:
+    for sign in SIGNS:
         lines = [line for log in (*(log for log, _, _ in FATAL), RAY_OOM) for line in log.splitlines()]
-        assert any(re.search(pattern, line) for line in lines), f"no sample for: {text}"
+        assert any(re.search(sign.pattern, line) for line in lines), f"no sample for: {sign.text}"
 
 
 @pytest.mark.parametrize(

@@ -221,6 +221,27 @@ def test_crash_loop_is_explained_by_the_log_of_an_earlier_start(case: Case) -> N
     assert "restarted 3 times: the engine does not know --no-such-flag" in case.fault().cause
 
 
+def test_start_that_ended_with_a_cause_that_stays_is_not_waited_out(case: Case) -> None:
+    case.looks(state(restarts=4), state(restarts=5, started="T2"))
+    case.docker.answer(f"logs {SERVE.container} T2", says("INFO: starting\n"))
+    case.docker.answer(
+        f"logs {SERVE.container} T1",
+        says("INFO: starting\n"),
+        says("INFO: starting\nvllm: error: unrecognized arguments: --no-such-flag\nINFO: starting\n"),
+    )
+    case.logs("vllm: error: unrecognized arguments: --no-such-flag")
+    assert "is running, restarted 5 times: the engine does not know --no-such-flag" in case.fault().cause
+
+
+def test_start_that_ended_with_a_cause_that_passes_is_waited_out(case: Case) -> None:
+    case.looks(state(restarts=4), state(restarts=5, started="T2"))
+    case.docker.answer(f"logs {SERVE.container} T2", says("INFO: starting\n"))
+    case.logs("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB")
+    case.docker.answer(f"logs {SERVE.container} T1", says("INFO: starting\n"), says("CUDA out of memory.\n"))
+    case.readings(*LATER[:4], {"go": 1})
+    assert case.wait() == {"go": 1}
+
+
 def test_crash_loop_without_known_cause_counts_restarts(case: Case) -> None:
     case.looks(state(restarts=4), state("restarting", restarts=5), state(restarts=6), state("restarting", restarts=7))
     case.logs("some trouble")
