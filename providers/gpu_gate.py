@@ -118,16 +118,17 @@ def judge(
 
     if strange := _strange(expected, reading, former, text):
         return strange
-    for address, row in alive.items():
-        node = wanted[address]
-        if int(row["gpus"]) != int(node["gpus"]):
-            # Ray counts a node's GPUs once, when it registers: waiting does not change the number.
-            fault = Fault(
-                str(node["name"]),
-                f"Ray sees {int(row['gpus'])} GPU(s) on {address}, {int(node['gpus'])} wanted",
-                "check that the container sees the GPU (nvidia-smi inside it), or correct `gpus` of the node",
-            )
-            return Verdict(opened=False, text=text, fault=fault)
+    # Ray counts a node's GPUs once, when it registers: waiting does not change the number.
+    if wrong := [address for address, row in alive.items() if int(row["gpus"]) != int(wanted[address]["gpus"])]:
+        fault = Fault(
+            ", ".join(str(wanted[address]["name"]) for address in wrong),
+            "; ".join(
+                f"Ray sees {int(alive[address]['gpus'])} GPU(s) on {address}, {int(wanted[address]['gpus'])} wanted"
+                for address in wrong
+            ),
+            "check that the container sees the GPU (nvidia-smi inside it), or correct `gpus` of the node",
+        )
+        return Verdict(opened=False, text=text, fault=fault)
     # A killed raylet stays alive in the GCS for 15 s, beside its successor or instead of one.
     living = [row["address"] for row in reading["nodes"] if row["alive"]]
     unsettled = [

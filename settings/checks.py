@@ -131,8 +131,6 @@ def cluster_faults(cluster: Cluster) -> Faults:
     yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
     yield from _ports(cluster)
     if cluster.serve:
-        if cluster.model is None:
-            yield ("model",), "is required to serve; for a cluster of Ray alone set `serve: false`"
         yield from _sizes(cluster)
 
 

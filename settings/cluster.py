@@ -6,7 +6,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, JsonValue, model_validator
+from pydantic import ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from settings.checks import cluster_faults, node_faults
 from settings.fields import (
@@ -153,7 +153,7 @@ class Cluster(Overridable):
     serve: bool = True
     """Serve the model. `false` leaves a cluster of Ray alone, for batch jobs: no API, an image without vLLM will do,
     and the model is on the nodes only where one is given. Settings of serve stand without effect meanwhile."""
-    model: ModelPlace | None = None
+    model: ModelPlace | None = Field(default=None, validate_default=True)
     """Model directory, the same path on every node or `~/…` in each node's `home`; or an entry of the hub's cache
     (`…/models--ORG--NAME`, also with `/snapshots/COMMIT`); or `ORG/NAME`, which is downloaded once where no node has
     it. One node that has it is enough: the others copy it over the fabric. Required unless `serve: false`."""
@@ -242,6 +242,14 @@ class Cluster(Overridable):
     def route(self, node: Node) -> tuple[Node, ...]:
         """The nodes an ssh connection passes through, in order, `node` last."""
         return (*self.route(self.node(node.jump)), node) if node.jump else (node,)
+
+    @field_validator("model")
+    @classmethod
+    def _needed(cls, model: str | None, info: ValidationInfo) -> str | None:
+        """Told beside other faults, as `is required` of other settings; what contradicts shows only without those."""
+        if model is None and info.data.get("serve"):
+            raise ContradictionError([((), "is required to serve; for a cluster of Ray alone set `serve: false`")])
+        return model
 
     @model_validator(mode="after")
     def _check(self) -> Self:

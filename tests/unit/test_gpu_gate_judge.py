@@ -109,6 +109,13 @@ def test_other_gpu_count_than_wanted_is_a_fault_of_that_node(gpus: float, wanted
     assert verdict.fault.cause == f"Ray sees {gpus:.0f} GPU(s) on {WORKER}, {wanted} wanted"
 
 
+def test_gpu_counts_of_several_nodes_are_told_at_once() -> None:
+    verdict = judge(EXPECTED, reading([row(HEAD, "ALIVE", None, 0.0), row(WORKER, "ALIVE", None, 0.0)]))
+    assert verdict.fault
+    assert verdict.fault.node == "spark-1, spark-2"
+    assert verdict.fault.cause == f"Ray sees 0 GPU(s) on {HEAD}, 1 wanted; Ray sees 0 GPU(s) on {WORKER}, 1 wanted"
+
+
 def test_foreign_node_is_a_fault_that_lists_both_sides() -> None:
     rows = [row(HEAD, "ALIVE", None), row(WORKER, "ALIVE", None), row("10.1.230.181", "ALIVE", None)]
     verdict = judge(EXPECTED, reading(rows))

@@ -224,6 +224,13 @@ def test_required_setting_is_named(key: str) -> None:
         parse({name: value for name, value in MINIMAL.items() if name != key})
 
 
+def test_model_that_is_missing_is_told_beside_other_faults() -> None:
+    without = {"nodes": MINIMAL["nodes"], "port": "x"}
+    lines = [r"\.image: is required", r"\.model: is required to serve; .*", r"\.port: .*"]
+    with pytest.raises(SettingsError, match="^" + r"\n".join(KEY + line for line in lines) + "$"):
+        parse(without)
+
+
 def test_model_is_required_to_serve() -> None:
     without = {name: value for name, value in MINIMAL.items() if name != "model"}
     with pytest.raises(SettingsError, match=rf"^{KEY}\.model: is required to serve; .* set `serve: false`$"):

@@ -24,7 +24,7 @@ MOUNT = {"source": "/srv/a", "target": "/a"}
         ({"nodes": [node(mounts=[{"sorce": "/a", "target": "/b"}])]}, "mounts[0].sorce: unknown setting; did you mean"),
         ({"nodes": [node(identity_fil="x")]}, "nodes[0].identity_fil: unknown setting; did you mean 'identity_file'?"),
         ({"port": 65536}, "port: must be less than or equal to 65535, got 65536"),
-        ({"nodes": []}, "nodes: must have at least 1 item"),
+        ({"nodes": []}, "nodes: must have at least 1 item, got []"),
         ({"environment": {"a b\n": "x"}}, 'environment["a b\\n"]: '),
         ({"environment": {"A": 5}}, "environment.A: must be a valid string, got 5"),
         ({"labels": {"-": "x"}}, "labels.-: its name must be letters"),
