@@ -113,7 +113,7 @@ def make(note: Callable[[str], None]) -> None:
 
 def _compile(command: list[str], note: Callable[[str], None]) -> None:
     try:
-        processes.run(command, note=note)
+        processes.run(command)
     except CommandFailedError:
-        # Some packages ship templates that are no valid Python; they are compiled by nobody.
+        # Some packages ship templates that are no valid Python: their errors are no news.
         note("byte code: some files are not valid Python and stay as they are")
