@@ -13,6 +13,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -135,8 +136,13 @@ def stop(found: dict[str, Any], grace: int) -> None:
     for name, was in found["containers"].items():
         if was["id"] in present:
             print(f"removing container {name} of image {was['image']}", flush=True)
-            run("docker", "stop", "-t", str(grace), was["id"], seconds=QUICK_SECONDS + grace)
-            run("docker", "rm", "-f", was["id"])
+            try:
+                run("docker", "stop", "-t", str(grace), was["id"], seconds=QUICK_SECONDS + grace)
+                run("docker", "rm", "-f", was["id"])
+            except Refused as refused:
+                # The removal that a killed run began goes on without it.
+                if not re.search("No such container|already in progress", str(refused)):
+                    raise
 
 
 def restore(before: dict[str, Any], kept: Kept) -> list[str]:

@@ -51,7 +51,7 @@ def test_delete_stops_serve_first_and_the_head_last_then_removes_everything(full
         ["stop", "-t", "7", "s1"],
         ["stop", "-t", "7", "h1", "h2"],
         ["rm", "-f", "s1", "h1", "h2", "x1"],
-        ["volume", "rm", "cache", "ray"],
+        ["volume", "rm", "-f", "cache", "ray"],
     ]
 
 
@@ -74,12 +74,24 @@ def test_empty_node_is_left_alone(docker: FakeDocker) -> None:
     assert not [call for call in docker.calls if "rm" in call]
 
 
-@pytest.mark.parametrize("failing", [f"ps {HERE}", "stop s1", "rm x1", f"volume {HERE}", "volume ray"])
+@pytest.mark.parametrize("failing", [f"ps {HERE}", "rm x1", f"volume {HERE}", "volume ray"])
 def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing: str) -> None:
     full.answer(failing, REFUSED)
     with pytest.raises(Fault, match="could not remove all that is ours") as caught:
         HostProvider().delete("lab/spark-1", props())
     assert "Cannot connect to the Docker daemon" in caught.value.evidence
+
+
+ON_ITS_WAY = says(code=1, stderr="Error response from daemon: removal of container x1 is already in progress")
+NO_MORE = says(code=1, stderr="Error response from daemon: No such container: x1")
+
+
+def test_removal_that_a_killed_run_began_is_waited_for(full: FakeDocker) -> None:
+    full.answer("stop s1", NO_MORE)
+    full.answer("rm x1", ON_ITS_WAY, NO_MORE)
+    HostProvider().delete("lab/spark-1", props())
+    assert [call[:2] for call in full.called("rm")] == [["rm", "-f"]] * 2
+    assert ["volume", "rm", "-f", "cache", "ray"] in full.calls
 
 
 @pytest.mark.parametrize(("words", "said"), [("Error: No such image: vllm:1", ""), ("conflict: in use", "stays")])
@@ -211,6 +223,14 @@ def test_name_held_by_an_interrupted_run_of_this_stack_is_freed(docker: FakeDock
     docker.answer("inspect dgx-spark-cluster-lab-serve", says("lab\n"))
     claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
     assert docker.called("rm") == [["rm", "-f", "dgx-spark-cluster-lab-serve"]]
+
+
+def test_name_that_is_not_freed_is_a_fault_with_dockers_words(docker: FakeDocker) -> None:
+    docker.answer("inspect dgx-spark-cluster-lab-serve", says("lab\n"))
+    docker.answer("rm dgx-spark-cluster-lab-serve", ON_ITS_WAY, REFUSED)
+    with pytest.raises(Fault, match="of an earlier run cannot be removed") as caught:
+        claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert "Cannot connect to the Docker daemon" in caught.value.evidence
 
 
 @pytest.mark.parametrize("owner", ["", "<no value>", "prod"])
