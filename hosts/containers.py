@@ -14,6 +14,7 @@ from hosts.ssh import Connection
 
 LOG_LINES = 60
 EVER = "1970-01-01T00:00:00Z"
+"""For the log of all starts."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,10 @@ def exec_probe(connection: Connection, container: str, script: str, *arguments: 
     return connection.start("docker", "exec", "-i", container, "python3", "-u", "-c", script, *arguments)
 
 
-GONE = """
-gone() {
+ENDED = """
+ended() {
   for _ in $(seq 120); do
-    said=$(docker rm -f "$@" 2>&1 >/dev/null) && return
+    said=$(docker "$@" 2>&1 >/dev/null) && return
     said=$(echo "$said" | grep -v 'No such container') || return 0
     if echo "$said" | grep -qv 'already in progress'; then break; fi
     sleep 0.5
@@ -94,7 +95,8 @@ gone() {
   return 1
 }
 """
-"""Removes containers. Some may be on their way out: the removal that a killed run began goes on without it."""
+"""Stops or removes containers, by docker's own words. Some may be on their way out: the removal that a killed run began
+goes on without it."""
 
 
 def claim(connection: Connection, name: str, stack: str) -> None:
@@ -115,21 +117,21 @@ def claim(connection: Connection, name: str, stack: str) -> None:
             f"container {name} is not of stack {stack!r}",
             f"remove or rename it yourself: docker rename {name} OTHER",
         )
-    done = connection.run("sh", "-c", f'{GONE}gone "$1"', "sh", name, timeout=120)
+    done = connection.run("sh", "-c", f'{ENDED}ended rm -f "$1"', "sh", name, timeout=120)
     if done.returncode:
         remedy = f"see what Docker says: {connection.by_hand(f'docker rm -f {name}')}"
         raise Fault(connection.node, f"container {name} of an earlier run cannot be removed", remedy, done.stderr)
 
 
-REMOVE = f"""{GONE}
+REMOVE = f"""{ENDED}
 ours="--filter $1 --filter $2"
 ids=$(docker ps -aq $ours) || exit 1
 if [ -n "$ids" ]; then
   for kind in serve ray-worker ray-head; do
     some=$(docker ps -q $ours --filter "label=$4.role=$kind") || exit 1
-    [ -z "$some" ] || docker stop -t "$3" $some >/dev/null 2>&1  # what that cannot, the removal tells
+    [ -z "$some" ] || ended stop -t "$3" $some || exit 1
   done
-  gone $ids || exit 1
+  ended rm -f $ids || exit 1
 fi
 ids=$(docker volume ls -q $ours) || exit 1
 [ -z "$ids" ] || docker volume rm -f $ids >/dev/null || exit 1

@@ -74,7 +74,7 @@ def test_empty_node_is_left_alone(docker: FakeDocker) -> None:
     assert not [call for call in docker.calls if "rm" in call]
 
 
-@pytest.mark.parametrize("failing", [f"ps {HERE}", "rm x1", f"volume {HERE}", "volume ray"])
+@pytest.mark.parametrize("failing", [f"ps {HERE}", "stop s1", "rm x1", f"volume {HERE}", "volume ray"])
 def test_docker_that_refuses_is_a_fault_with_its_words(full: FakeDocker, failing: str) -> None:
     full.answer(failing, REFUSED)
     with pytest.raises(Fault, match="could not remove all that is ours") as caught:

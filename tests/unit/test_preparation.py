@@ -31,7 +31,8 @@ case "$name $*" in
   *"@REFUSED@"*) echo "Operation refused, unit may be requested by dependency only." >&2; exit 4 ;;
   *"show"*gone.service) echo not-found ;;
   *"show"*) echo loaded ;;
-  "docker ps"*) printf 'aaa\\nbbb\\n' ;;
+  "docker ps"*) printf 'aaa\\nbbb\\nleaving\\n' ;;
+  "docker rm -f leaving") echo "Error response from daemon: removal of leaving is already in progress" >&2; exit 1 ;;
 esac
 """
 
@@ -126,6 +127,12 @@ def test_units_are_stopped_before_the_containers_that_they_may_have_started(node
         "docker rm -f aaa",
     ]
     assert "removing container vllm_node of image vllm:1" in done.stdout
+
+
+def test_container_that_a_killed_run_still_removes_is_no_error(node: Node) -> None:
+    done = node.run("stop", record(vllm_node="leaving", reranker="bbb"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [call for call in node.calls if " rm " in call] == ["docker rm -f leaving", "docker rm -f bbb"]
 
 
 def test_user_that_is_not_root_manages_units_by_sudo_and_containers_without(node: Node) -> None:
