@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,10 @@ CONTROL_DIRECTORY = "~/.cache/dgx-spark"
 UNREACHABLE = 255
 """Exit code of ssh itself, as opposed to the remote command's."""
 
+DOUBT_SECONDS = 1
+"""After this time without an answer, an open connection is compared with a new login: a survey takes a third of it."""
+SILENCE = ("timed out", "No route to host")
+"""What ssh says of a host that does not answer at all. A login that is refused says nothing of an open connection."""
 END_OF_THE_WAY = "UNKNOWN port 65535"
 """What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 
@@ -150,11 +155,8 @@ class Connection:
             Fault: the node cannot be reached, did not answer within `timeout` seconds, or, with `check`, the command
                 failed.
         """
-        feed: dict[str, Any] = {"input": stdin} if stdin is not None else {"stdin": subprocess.DEVNULL}
         try:
-            done = subprocess.run(  # noqa: PLW1510 - the exit code is looked at below
-                self.command(*argv), capture_output=True, text=True, errors="replace", timeout=timeout, **feed
-            )
+            done = self._done(argv, stdin, timeout)
         except subprocess.TimeoutExpired as slow:
             raise Fault(
                 self.node,
@@ -174,6 +176,52 @@ class Connection:
                 done.stderr or done.stdout,
             )
         return done
+
+    def _done(self, argv: Sequence[str], stdin: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
+        """Run a command. Over an open connection it would wait 15 s for a host that went silent: that is doubted."""
+        open_already = bool(self.hops) and self.is_open
+        silent: list[Unreached] = []
+        with subprocess.Popen(
+            self.command(*argv),
+            stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        ) as process:
+
+            def doubt() -> None:
+                if fault := self._silence():
+                    silent.append(fault)
+                    process.kill()
+
+            doubts = threading.Timer(DOUBT_SECONDS, doubt)
+            doubts.daemon = True
+            if open_already:
+                doubts.start()
+            try:
+                stdout, stderr = process.communicate(stdin, timeout)
+            except BaseException:
+                process.kill()
+                raise
+            finally:
+                doubts.cancel()
+        if silent and process.returncode < 0:
+            raise silent[0]
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def _silence(self) -> Unreached | None:
+        """Log in anew to each host of the way, all at once: the first one that does not answer, if any."""
+        ways = [replace(self, node=hop.node, hops=self.hops[:place]) for place, hop in enumerate(self.hops, start=1)]
+        with ThreadPoolExecutor(len(ways)) as pool:
+            words = list(pool.map(Connection._words_of_the_way, ways))
+        fault = None
+        for way, said in zip(ways, words, strict=True):
+            if fault:
+                fault = way.behind(fault)
+            elif any(sign in said for sign in SILENCE):
+                fault = way.unreachable(said)
+        return fault
 
     def _not_installed(self, program: str) -> Fault:
         return Fault(self.node, f"no {program} on this machine", f"install {program} and run again")
@@ -201,16 +249,17 @@ class Connection:
         return self.unreachable(stderr)
 
     def _words_of_the_way(self) -> str:
-        """What a jump host or ProxyCommand said: ssh drops its words with ControlPersist, so ask once without."""
+        """What ssh, a jump host or ProxyCommand say of a new login that fails; ssh drops these with ControlPersist."""
         plain = [*self._ssh(self.hops, multiplexed=False), "--", "true"]
+        bound = 3 * self.connect_timeout
         try:
             done = subprocess.run(
                 plain, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
-                timeout=3 * self.connect_timeout, check=False,
+                timeout=bound, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as slow:
-            return _text(slow.stderr)
-        return done.stderr
+            return f"{_text(slow.stderr)}the login timed out after {bound:.0f} s\n"
+        return done.stderr if done.returncode == UNREACHABLE else ""
 
     def start(self, *argv: str) -> subprocess.Popen[str]:
         """Start a command on the node that streams lines; it should end by itself when its input closes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hosts.faults import Fault
-from hosts.ssh import Connection, Hop
+from hosts.ssh import Connection, Hop, Unreached
 
 HEAD = Connection("spark-1", (Hop("spark-1", "10.1.230.180", "aurora"),))
 WORKER = Connection("spark-2", (*HEAD.hops, Hop("spark-2", "192.168.200.13", "aurora")))
@@ -207,3 +207,68 @@ def test_streaming_command_has_both_outputs_and_ends_with_its_input() -> None:
         process.stdin.close()
         assert process.stdout.read() == "end\n"
     assert process.returncode == 0
+
+
+SILENT = "ssh: connect to host 10.1.230.180 port 22: Connection timed out\n"
+OPEN = """\
+#!/bin/bash
+line="$*"
+if [[ $line == *ControlPath=* ]]; then exec python3 -S -c 'import time; time.sleep(@SECONDS@); print("late")'; fi
+echo "${line##*aurora@}" >> @HOME@/logins
+[ -s @HOME@/said ] || exit 0
+cat @HOME@/said >&2
+exit 255
+"""
+"""An ssh whose open connection answers after some seconds, and whose new logins fail with the words of a file."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A home with an open connection to each node; what the stand-in answers is the tests' to say."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    (tmp_path / "said").touch()
+    for way in (HEAD, WORKER):
+        _ = way.options  # makes the directory
+        Path(way._control_path(way.hops).replace("%C", "0" * 40)).expanduser().touch()
+    return tmp_path
+
+
+def answers_after(home: Path, seconds: float) -> None:
+    program = home / "ssh"
+    program.write_text(OPEN.replace("@HOME@", str(home)).replace("@SECONDS@", str(seconds)))
+    program.chmod(0o755)
+
+
+def test_open_connection_to_a_host_that_went_silent_is_not_waited_for(opened: Path) -> None:
+    answers_after(opened, 60)
+    (opened / "said").write_text(SILENT)
+    with pytest.raises(Unreached) as caught:
+        HEAD.run("true", timeout=50)
+    assert caught.value.cause == "10.1.230.180 does not answer"
+    assert caught.value.evidence == SILENT
+
+
+def test_silent_jump_is_blamed_for_what_is_behind_it(opened: Path) -> None:
+    answers_after(opened, 60)
+    (opened / "said").write_text(SILENT)
+    with pytest.raises(Unreached) as caught:
+        WORKER.run("true", timeout=50)
+    assert (caught.value.node, caught.value.cause) == (
+        "spark-2",
+        "not reached through spark-1: 10.1.230.180 does not answer",
+    )
+
+
+@pytest.mark.parametrize("said", ["", "aurora@10.1.230.180: Permission denied (publickey).\n"])
+def test_slow_answer_is_waited_for_where_the_host_is_there(opened: Path, said: str) -> None:
+    answers_after(opened, 2)
+    (opened / "said").write_text(said)
+    assert HEAD.run("true").stdout == "late\n"
+    assert (opened / "logins").read_text().split() == ["10.1.230.180", "--", "true"], "compared with one new login"
+
+
+def test_quick_answer_over_an_open_connection_costs_no_login(opened: Path) -> None:
+    answers_after(opened, 0)
+    assert HEAD.run("true").stdout == "late\n"
+    assert not (opened / "logins").exists()
