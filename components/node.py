@@ -249,7 +249,7 @@ class Node(pulumi.ComponentResource):
         Args:
             role: ray-head, ray-worker or serve.
             command: what it runs; the image's entrypoint is overridden.
-            upstream: ids of the containers it depends on. A label holds them, so that it is replaced with them.
+            upstream: id of the container it is replaced with, kept in a label; empty for none.
             api_key: secret that serve's API asks for.
             before: what else happens before it is created.
             files: contents by path, put into the container before it starts.

@@ -49,8 +49,8 @@ class Ray(pulumi.ComponentResource):
             for worker in workers
         ]
         self.address = head.fabric.endpoint(cluster.ray.port)
-        self.container_ids = pulumi.Output.all(*(container.id for _, _, container in containers))
-        self.watched = self.container_ids.apply(
+        self.head_id = head_container.id
+        self.watched = pulumi.Output.all(*(container.id for _, _, container in containers)).apply(
             lambda ids: [
                 Watched(node.connection, id_, role).dump() for (node, role, _), id_ in zip(containers, ids, strict=True)
             ]

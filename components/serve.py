@@ -34,8 +34,7 @@ class Serve(pulumi.ComponentResource):
         container = head.container(
             "serve",
             vllm_ray.serve_command(cluster, head.model),
-            # The engine's ranks are actors inside Ray's containers: serve is replaced with any of them.
-            upstream=ray.container_ids.apply(lambda ids: " ".join(id_[:12] for id_ in ids)),
+            upstream=ray.head_id,  # and not the workers': a lost rank ends the engine, which starts anew by itself
             api_key=api_key,
             before=dropping(ray.nodes),
             files=_files(cluster, fabric),

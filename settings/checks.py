@@ -111,11 +111,15 @@ def node_faults(node: Node) -> Faults:
     yield from _arguments(("ray_arguments",), node.ray_arguments, RAY_FLAGS)
 
 
-def cluster_faults(cluster: Cluster) -> Faults:
-    """Faults across the cluster; those of its parts have been found before."""
+def cluster_faults(cluster: Cluster, *, whole: bool) -> Faults:
+    """Faults across the cluster; those of its parts have been found before.
+
+    Args:
+        cluster: what is checked.
+        whole: whether nothing that was wrong has been left out; without it no default speaks against a value.
+    """
     yield from _identity(cluster)
     yield from _jumps(cluster)
-    yield from _shared_memory(cluster)
     yield from _stale(cluster)
     if cluster.model and cluster.model_name in ("", "..", "~"):
         yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
@@ -129,9 +133,11 @@ def cluster_faults(cluster: Cluster) -> Faults:
         yield ("image",), f"what image_build builds cannot be pinned beforehand: give it a tag, got {cluster.image!r}"
     yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
     yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
-    yield from _ports(cluster)
-    if cluster.serve:
-        yield from _sizes(cluster)
+    if whole:
+        yield from _shared_memory(cluster)
+        yield from _ports(cluster)
+        if cluster.serve:
+            yield from _sizes(cluster)
 
 
 def _ports(cluster: Cluster) -> Faults:

@@ -25,6 +25,8 @@ from settings.fields import (
 from settings.host import Overridable
 from settings.weights import Weights
 
+PART = "part"
+"""Key of the context of validation: true where what was wrong by itself has been left out."""
 MOST_NODES = 64
 """Most nodes of one cluster: what is done on all of them at once is bounded by it."""
 RAY_ALONE: dict[str, JsonValue] = {"properties": {"serve": {"const": False}}, "required": ["serve"]}
@@ -246,13 +248,18 @@ class Cluster(Overridable):
     @field_validator("model")
     @classmethod
     def _needed(cls, model: str | None, info: ValidationInfo) -> str | None:
-        """Told beside other faults, as `is required` of other settings; what contradicts shows only without those."""
-        if model is None and info.data.get("serve"):
+        """Told beside other faults, as `is required` of other settings."""
+        if model is None and info.data.get("serve") and _whole(info):
             raise ContradictionError([((), "is required to serve; for a cluster of Ray alone set `serve: false`")])
         return model
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
-        if faults := list(cluster_faults(self)):
+    def _check(self, info: ValidationInfo) -> Self:
+        if faults := list(cluster_faults(self, whole=_whole(info))):
             raise ContradictionError(faults)
         return self
+
+
+def _whole(info: ValidationInfo) -> bool:
+    """Whether these are the settings as they were given."""
+    return not (info.context or {}).get(PART)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from settings.checks import SECRETS, environment_faults, suggest
-from settings.cluster import Cluster
+from settings.cluster import PART, Cluster
 from settings.fields import ALLOWED, ContradictionError, EnvironmentName, EnvironmentValue, Model, Place, SettingsError
 
 PROJECT = "dgx-spark-cluster"
@@ -19,6 +20,8 @@ KEYS = ("cluster", "apiKey", "secretEnvironment", "hubToken")
 ROOT = f"{PROJECT}:{KEYS[0]}"
 BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 """What a token may be made of (RFC 6750, 2.1)."""
+PASSES = 4
+"""Values by themselves, what fits together within an entry, a node and the cluster."""
 _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
 
 
@@ -45,15 +48,63 @@ def parse(value: object, beside: Iterable[str] = ()) -> Cluster:
 def _cluster(value: object) -> Cluster:
     if not isinstance(value, dict):
         raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model: start from Pulumi.spark.yaml")
-    try:
-        # As JSON and strict: a list may be a tuple there, but "30000" is no number.
-        return Cluster.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        faults = error.errors(include_url=False)
-        inner = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
-        # A list whose entries are invalid is also reported as too short: only the entries are at fault.
-        lines = [line for f in faults if not (f["type"] == "too_short" and f["loc"] in inner) for line in _explain(f)]
-        raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+    lines: list[str] = []
+    rest: Any = value
+    for _ in range(PASSES):
+        try:
+            # As JSON and strict: a list may be a tuple there, but "30000" is no number.
+            found = Cluster.model_validate_json(json.dumps(rest), strict=True, context={PART: bool(lines)})
+        except ValidationError as error:
+            faults = _faults(error)
+        else:
+            if not lines:
+                return found
+            break
+        lines += [line for fault in faults if not lines or _contradicts(fault) for line in _explain(fault)]
+        rest = _without(rest, faults)
+    raise SettingsError("\n".join(dict.fromkeys(lines)))
+
+
+def _faults(error: ValidationError) -> list[Any]:
+    """A list whose entries are invalid is also reported as too short: only the entries are at fault."""
+    faults = error.errors(include_url=False)
+    inner = {fault["loc"][:depth] for fault in faults for depth in range(len(fault["loc"]))}
+    return [fault for fault in faults if not (fault["type"] == "too_short" and fault["loc"] in inner)]
+
+
+def _contradicts(fault: Any) -> bool:
+    return isinstance(fault.get("ctx", {}).get("error"), ContradictionError)
+
+
+def _without(value: Any, faults: Iterable[Any]) -> Any:
+    """Settings without what is wrong in them: what fits together is only checked where every value by itself is right.
+
+    What must be there has a stand-in. No entry of a list changes its place.
+    """
+    rest = json.loads(json.dumps(value))
+    for fault in faults:
+        ends = [below for below, _ in fault["ctx"]["error"].faults] if _contradicts(fault) else [()]
+        for end in ends:
+            place = [part for part in (*fault["loc"], *end) if part != "[key]"]
+            while len(place) > 1 and isinstance(place[-1], int) and place[-2] != "nodes":
+                place.pop()
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # it went with another one
+                _take_out(rest, place)
+    return rest
+
+
+def _take_out(value: Any, place: Sequence[str | int]) -> None:
+    *above, last = place
+    for part in above:
+        value = value[part]
+    index = next((part for part in place if isinstance(part, int)), 0)
+    stand_ins = {"name": f"node-{index}", "ssh": f"host-{index}", "image": "image", "model": "/model"}
+    if isinstance(last, int):
+        value[last] = {key: stand_ins[key] for key in ("name", "ssh")}
+    elif last in stand_ins:
+        value[last] = stand_ins[last]
+    else:
+        del value[last]
 
 
 def key_faults(configuration: Iterable[str]) -> Iterator[str]:
@@ -101,7 +152,7 @@ def _explain(fault: Any) -> Iterator[str]:
             yield f"{path}: unknown setting{_elsewhere(last) or suggest(last, _settings_at(place[:-1]))}"
         case "missing":
             yield f"{path}: is required"
-        case "value_error" if isinstance(fault["ctx"]["error"], ContradictionError):
+        case "value_error" if _contradicts(fault):
             yield from (f"{_path(ROOT, (*place, *below))}: {text}" for below, text in fault["ctx"]["error"].faults)
         case "value_error":
             yield f"{path}: {fault['ctx']['error']}, got {_shown(fault['input'])}"

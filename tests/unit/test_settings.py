@@ -265,6 +265,44 @@ def test_all_faults_are_named_at_once() -> None:
     assert len(lines) == 4, lines
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"colour": "red"},
+        {"port": "30000"},
+        {"engine_arguments": ["--seed", 1]},
+        {"deadlines": {"connect": 0}},
+        {"environment": {"bad name": "x"}},
+        {"image": None},
+    ],
+)
+def test_contradictions_are_told_beside_values_that_are_wrong_by_themselves(changes: dict[str, Any]) -> None:
+    head, worker = MINIMAL["nodes"]
+    both = {"ssh": "local", "ssh_port": 22, "gpu": 1}
+    lines = refusal(nodes=[head, worker | {"jump": "spark-7"}, {"name": "spark-1"} | both], **changes).splitlines()
+    told = [line.removeprefix("dgx-spark-cluster:cluster.").partition(":")[0] for line in lines]
+    assert len(told) == 5, lines
+    assert {"nodes[2].gpu", "nodes[2].ssh_port", "nodes[2].name", "nodes[1].jump"} < set(told)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"gpu": 2, "tensor_parallel_size": 4},
+        {"port": "6379", "ray": {"port": 30000}},
+        {"ray": {"object_store_bytes": 2**40, "colour": "red"}},
+        {"serve": "no", "model": None},
+        {"nodes": [{"name": "spark-1", "ssh": "aurora@10.1.230.180"}, "spark-2"]},
+        {"nodes": {}},
+        {"nodes": [{}]},
+    ],
+)
+def test_a_default_in_the_place_of_a_wrong_value_contradicts_nothing(changes: dict[str, Any]) -> None:
+    assert "but the nodes" not in refusal(**changes)
+    assert "both" not in refusal(**changes)
+    assert len(refusal(**changes).splitlines()) == 1 + (changes.get("nodes") == [{}])
+
+
 def test_invalid_nodes_are_not_reported_as_too_few_as_well() -> None:
     assert refusal(nodes=[{"name": "X", "ssh": "u@h"}]).count("\n") == 0
 

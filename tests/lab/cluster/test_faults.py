@@ -52,12 +52,12 @@ class Row:
         return f"{self.fault} {self.target}"
 
 
-NEW_SERVE, NEW_WORKER = {SERVE: "create", SERVING: "create"}, {WORKER: "create", SERVE: "replace"}
-ONLY_SERVE, SERVE_AND_WORKER = frozenset({"serve"}), frozenset({"ray-worker", "serve"})
+NEW_SERVE, NEW_WORKER = {SERVE: "create", SERVING: "create"}, {WORKER: "create"}
+ONLY_SERVE, ONLY_WORKER = frozenset({"serve"}), frozenset({"ray-worker"})
 QUICK = (Row("raylet", "ray-worker", {SERVING: "create"}),)
 MORE = (
     Row("remove", "ray-head", {HEAD: "create", WORKER: "replace", SERVE: "replace", GPUS: "create"}, ALL),
-    Row("remove", "ray-worker", NEW_WORKER, SERVE_AND_WORKER),
+    Row("remove", "ray-worker", NEW_WORKER, ONLY_WORKER),
     Row("remove", "serve", NEW_SERVE, ONLY_SERVE),
     Row("stop", "ray-head", {HEAD: "update", GPUS: "create"}),
     Row("stop", "ray-worker", {WORKER: "update", GPUS: "create"}),
@@ -81,11 +81,11 @@ MORE = (
     Row("gpu", "spark-2", refused="spark-2: the GPU is held by /usr/bin/python3"),
     Row("unit", "spark-2", {"Command spark-2-found": "update", "Command spark-2-stopped": "update"}),
     Row("foreign", "serve", NEW_SERVE, ONLY_SERVE, refused="has a name of this stack but is not ours"),
-    Row("foreign", "ray-worker", NEW_WORKER, SERVE_AND_WORKER, refused="has a name of this stack but is not ours"),
+    Row("foreign", "ray-worker", NEW_WORKER, ONLY_WORKER, refused="has a name of this stack but is not ours"),
     Row("port", "serve", NEW_SERVE, ONLY_SERVE, refused="spark-1: port 30000 is taken by python3"),
     Row("untag", "spark-2", {"NodeImage spark-2": "create"}),
     Row("retag", "spark-2", {"NodeImage spark-2": "create"}),
-    Row("fresh", "spark-2", NEW_WORKER, SERVE_AND_WORKER, refused="spark-2: the host key of 192.168.200.13"),
+    Row("fresh", "spark-2", NEW_WORKER, ONLY_WORKER, refused="spark-2: the host key of 192.168.200.13"),
 )
 
 
