@@ -163,6 +163,17 @@ def remove_all(connection: Connection, stack: str, grace: int, *, node: str | No
         )
 
 
+def others_mounting(connection: Connection, path: str) -> list[str]:
+    """Names of the containers, running or not, that have a directory of the node mounted and do not go with it.
+
+    Those that were made under this name of the node go with its Host. Raises Fault if Docker fails.
+    """
+    shown = f'{{{{.Names}}}} {{{{.Label "{ownership.PREFIX}.node"}}}}'
+    done = connection.run("docker", "ps", "-a", "--filter", f"volume={path}", "--format", shown, check=True)
+    found = [line.partition(" ") for line in done.stdout.splitlines()]
+    return [name for name, _, node in found if node != connection.node]
+
+
 RESTART = """
 ids=$(docker ps -q --filter "$1" --filter "label=$2.role=serve" --filter status=restarting) || exit 1
 [ -z "$ids" ] || docker restart $ids

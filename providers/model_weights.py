@@ -10,7 +10,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, Resource
 
 from hosts.bundle import bundle
-from hosts.containers import restart_failing_serve
+from hosts.containers import others_mounting, restart_failing_serve
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.weights import forget as weights_forget
@@ -51,10 +51,18 @@ class ModelWeightsProvider(Provider):
         return outs
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
-        """Remove what was brought, unless it is to be kept; what was there before stays in any case."""
-        if not props["keep"]:
-            script = f"{bundle(model_look, weights_forget)}\nmodule.forget({props['root']!r})\n"
-            Connection.load(props["connection"]).run("python3", "-", stdin=script, timeout=120, check=True)
+        """Remove what was brought, unless it is to be kept; what was there before stays in any case.
+
+        So does what another's container has mounted: the node may have another name in the settings now.
+        """
+        if props["keep"]:
+            return
+        connection, root = Connection.load(props["connection"]), str(props["root"])
+        if users := others_mounting(connection, root):
+            progress.lasting(f"{connection.node}: model {root} stays: {', '.join(users)} has it mounted")
+            return
+        script = f"{bundle(model_look, weights_forget)}\nmodule.forget({root!r})\n"
+        connection.run("python3", "-", stdin=script, timeout=120, check=True)
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
         outs = {**props, "token": None, "lacks": {}, "links": {}, "refs": {}, "compared": {}}

@@ -242,6 +242,7 @@ def test_token_is_in_no_output(head: Path) -> None:
     assert "hf_secret" not in str(created(props(head, head, token="hf_secret")))
 
 
+@pytest.mark.usefixtures("docker")
 @pytest.mark.parametrize("keep", [True, False])
 def test_destroy_leaves_what_was_there_and_the_copies_unless_told(head: Path, worker: Path, keep: bool) -> None:
     directory(worker, {"config.json": contents()["config.json"], "mine.txt": b"x"})
@@ -255,6 +256,7 @@ def test_destroy_leaves_what_was_there_and_the_copies_unless_told(head: Path, wo
         assert names(worker) == {"config.json", "mine.txt"}
 
 
+@pytest.mark.usefixtures("docker")
 def test_destroy_of_a_copy_leaves_no_directory_of_it(tmp_path: Path) -> None:
     entry = hub_entry(tmp_path / "one", contents())
     other = tmp_path / "two" / entry.name
@@ -263,6 +265,22 @@ def test_destroy_of_a_copy_leaves_no_directory_of_it(tmp_path: Path) -> None:
     assert look(HEAD, str(entry), "main").complete
 
 
-def test_model_that_was_there_before_is_never_removed(head: Path) -> None:
+SHOWN = 'ps {{.Names}} {{.Label "dgx-spark-cluster.node"}}'
+
+
+def test_model_stays_while_another_name_of_the_node_has_it_mounted(
+    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What was made under the name that left the settings goes last. Its own containers go with its Host."""
+    outs = created(props(head, worker, keep=False))
+    docker.answer(SHOWN, says("dgx-spark-cluster-desk-ray-worker spark-3\ndgx-spark-cluster-desk-serve spark-2\n"))
+    ModelWeightsProvider().delete("x", outs)
+    assert docker.called("ps")[-1][2:4] == ["--filter", f"volume={worker}"]
+    assert names(worker) >= set(contents())
+    assert f"model {worker} stays: dgx-spark-cluster-desk-ray-worker has it mounted" in capfd.readouterr().out
+
+
+def test_model_that_was_there_before_is_never_removed(docker: FakeDocker, head: Path) -> None:
+    docker.answer(SHOWN, says("dgx-spark-cluster-desk-serve spark-1\n"))
     ModelWeightsProvider().delete("x", created(props(head, head, keep=False)))
     assert names(head) == set(contents())
