@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import queue
-import re
 import shlex
 import shutil
 import subprocess
@@ -19,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
+from hosts import ssh_words
 from hosts.faults import Fault
 from settings import Cluster, Node
 
@@ -32,10 +32,6 @@ UNREACHABLE = 255
 
 DOUBT_SECONDS = 1
 """After this time without an answer, an open connection is compared with a new login: a survey takes a third of it."""
-SILENCE = ("timed out", "No route to host")
-"""What ssh says of a host that does not answer at all. A login that is refused says nothing of an open connection."""
-END_OF_THE_WAY = "UNKNOWN port 65535"
-"""What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 
 
 class Unreached(Fault):
@@ -219,7 +215,7 @@ class Connection:
         for way, said in zip(ways, words, strict=True):
             if fault:
                 fault = way.behind(fault)
-            elif any(sign in said for sign in SILENCE):
+            elif any(sign in said for sign in ssh_words.SILENCE):
                 fault = way.unreachable(said)
         return fault
 
@@ -238,7 +234,7 @@ class Connection:
 
     def failed(self, stderr: str) -> Unreached:
         """Why ssh ended with :data:`UNREACHABLE`. What lies before the node, its words do not tell of: ask that."""
-        if END_OF_THE_WAY in stderr:
+        if ssh_words.END_OF_THE_WAY in stderr:
             if len(self.hops) > 1:
                 try:
                     self._jump.run("true", timeout=2 * self.connect_timeout)
@@ -304,55 +300,20 @@ class Connection:
         return shlex.join([*parts, last.destination])
 
     def unreachable(self, stderr: str) -> Unreached:
-        """What ssh's complaint means. The wording is OpenSSH's (ssh.c, sshconnect.c), unchanged since 7.x."""
+        """What ssh's complaint means."""
         last = self.hops[-1]
-        for sign, cause, remedy in SIGNS:
-            if sign.lower() in stderr.lower():
-                known_as = f"'[{last.host}]:{last.port}'" if last.port not in (None, 22) else last.host
-                offending = OFFENDING.search(stderr)
-                facts = {
-                    "host": last.host,
-                    "known_as": f"{known_as} -f {shlex.quote(offending[1])}" if offending else known_as,
-                    "login": last.destination,
-                    "ssh": self.by_hand(),
-                    "node": self.node,
-                    "copy_id": self._copy_id(),
-                }
-                return Unreached(self.node, cause.format(**facts), remedy.format(**facts), stderr)
-        return Unreached(self.node, f"ssh to {last.destination} failed", f"try it by hand: {self.by_hand()}", stderr)
-
-
-OFFENDING = re.compile(r"^Offending \S+ key in (.+):\d+", re.MULTILINE)
-"""Where ssh has the key that is another one now: not in ~/.ssh where a configuration names another file."""
-SIGNS: tuple[tuple[str, str, str], ...] = (
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the host key of {host} has changed (reinstalled, or another machine answers)",
-        "if you expected that: ssh-keygen -R {known_as}, then {ssh}",
-    ),
-    ("Host key verification failed", "the host key of {host} is not known", "check and accept it once: {ssh}"),
-    ("Permission denied", "{host} refuses the login of {login}", "install your key: {copy_id}, then {ssh}"),
-    (
-        "Too many authentication failures",
-        "{host} refuses the login: too many keys offered",
-        "set identity_file for {node}",
-    ),
-    ("No route to host", "no route to host {host}", "is it switched on and cabled? {ssh}"),
-    ("Connection refused", "{host} refuses connections: sshd is not running", "start sshd on it, then {ssh}"),
-    (
-        "Could not resolve hostname",
-        "the name {host} cannot be resolved",
-        "correct `ssh` of node {node}, or use an address",
-    ),
-    ("timed out", "{host} does not answer", "is it switched on and connected? {ssh}"),
-    ("the lab is down", "the lab is down", "start it: python -m lab up"),
-    (
-        "Can't open user config file",
-        "the ssh configuration of the settings does not exist",
-        "correct `ssh_config`; the lab's is made by: python -m lab up",
-    ),
-)
-"""Sign in ssh's output, cause, remedy."""
+        ssh = self.by_hand()
+        known = ssh_words.meaning(
+            stderr,
+            host=last.host,
+            port=last.port,
+            login=last.destination,
+            ssh=ssh,
+            node=self.node,
+            copy_id=self._copy_id(),
+        )
+        cause, remedy = known or (f"ssh to {last.destination} failed", f"try it by hand: {ssh}")
+        return Unreached(self.node, cause, remedy, stderr)
 
 
 def lines(process: subprocess.Popen[str]) -> queue.Queue[str | None]:
