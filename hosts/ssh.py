@@ -32,6 +32,8 @@ UNREACHABLE = 255
 
 DOUBT_SECONDS = 1
 """After this time without an answer, an open connection is compared with a new login: a survey takes a third of it."""
+DOUBTS = threading.BoundedSemaphore(4)
+"""So many comparisons at once: each may log in at a jump host twice, and sshd refuses more than ten at a time."""
 
 
 class Unreached(Fault):
@@ -187,9 +189,10 @@ class Connection:
         ) as process:
 
             def doubt() -> None:
-                if fault := self._silence():
-                    silent.append(fault)
-                    process.kill()
+                with DOUBTS:
+                    if process.poll() is None and (fault := self._silence()):
+                        silent.append(fault)
+                        process.kill()
 
             doubts = threading.Timer(DOUBT_SECONDS, doubt)
             doubts.daemon = True
