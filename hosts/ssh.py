@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -32,6 +33,8 @@ UNREACHABLE = 255
 
 DOUBT_SECONDS = 1
 """After this time without an answer, an open connection is compared with a new login: a survey takes a third of it."""
+POLL_SECONDS = 0.25
+"""Within this time the outcome of that is noticed."""
 DOUBTS = threading.BoundedSemaphore(4)
 """So many comparisons at once: each may log in at a jump host twice, and sshd refuses more than ten at a time."""
 
@@ -192,22 +195,27 @@ class Connection:
                 with DOUBTS:
                     if process.poll() is None and (fault := self._silence()):
                         silent.append(fault)
-                        process.kill()
 
             doubts = threading.Timer(DOUBT_SECONDS, doubt)
             doubts.daemon = True
             if open_already:
                 doubts.start()
+            end = time.monotonic() + timeout
             try:
-                stdout, stderr = process.communicate(stdin, timeout)
-            except BaseException:
-                process.kill()
-                raise
+                while True:
+                    try:
+                        stdout, stderr = process.communicate(stdin, min(POLL_SECONDS, timeout))
+                        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+                    except subprocess.TimeoutExpired:
+                        stdin = None  # is being sent
+                        # Not by an end of the command: its open connection holds the other ends of the pipes.
+                        if silent:
+                            raise silent[0] from None
+                        if time.monotonic() > end:
+                            raise
             finally:
                 doubts.cancel()
-        if silent and process.returncode < 0:
-            raise silent[0]
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+                process.kill()
 
     def _silence(self) -> Unreached | None:
         """Log in anew to each host of the way, all at once: the first one that does not answer, if any."""

@@ -213,13 +213,16 @@ SILENT = "ssh: connect to host 10.1.230.180 port 22: Connection timed out\n"
 OPEN = """\
 #!/bin/bash
 line="$*"
-if [[ $line == *ControlPath=* ]]; then exec python3 -S -c 'import time; time.sleep(@SECONDS@); print("late")'; fi
+if [[ $line == *ControlPath=* ]]; then sleep @SECONDS@; echo late; exit; fi
 echo "${line##*aurora@}" >> @HOME@/logins
 [ -s @HOME@/said ] || exit 0
 cat @HOME@/said >&2
 exit 255
 """
-"""An ssh whose open connection answers after some seconds, and whose new logins fail with the words of a file."""
+"""An ssh whose open connection answers after some seconds, and whose new logins fail with the words of a file.
+
+A child of it keeps the pipes open when it is killed, as the process does that holds the open connection.
+"""
 
 
 @pytest.fixture
@@ -241,19 +244,19 @@ def answers_after(home: Path, seconds: float) -> None:
 
 
 def test_open_connection_to_a_host_that_went_silent_is_not_waited_for(opened: Path) -> None:
-    answers_after(opened, 60)
+    answers_after(opened, 20)
     (opened / "said").write_text(SILENT)
     with pytest.raises(Unreached) as caught:
-        HEAD.run("true", timeout=50)
+        HEAD.run("true", timeout=15)
     assert caught.value.cause == "10.1.230.180 does not answer"
     assert caught.value.evidence == SILENT
 
 
 def test_silent_jump_is_blamed_for_what_is_behind_it(opened: Path) -> None:
-    answers_after(opened, 60)
+    answers_after(opened, 20)
     (opened / "said").write_text(SILENT)
     with pytest.raises(Unreached) as caught:
-        WORKER.run("true", timeout=50)
+        WORKER.run("true", timeout=15)
     assert (caught.value.node, caught.value.cause) == (
         "spark-2",
         "not reached through spark-1: 10.1.230.180 does not answer",
