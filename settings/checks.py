@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -52,16 +52,21 @@ RAY_FLAGS = {
 """The same of `ray start`."""
 DASHBOARD_PORT = 8265
 """Of Ray's dashboard where nothing else is said."""
+SSH_PORT = 22
 PORT = re.compile(r"[0-9]{1,5}")
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:
     """The nearest of what is known, or all of it where that can be overseen, to append to a message."""
     names = list(known)
-    close = difflib.get_close_matches(wrong, names, n=1)
-    if close:
+    if close := near(wrong, names):
         return f"; did you mean {close[0]!r}?"
     return f"; known: {', '.join(names)}" if 0 < len(names) <= MOST_NAMED else ""
+
+
+def near(wrong: str, known: Iterable[str]) -> list[str]:
+    """The one that was probably meant, if any."""
+    return difflib.get_close_matches(wrong, list(known), n=1)
 
 
 def host_faults(host: Overridable) -> Faults:
@@ -111,33 +116,32 @@ def node_faults(node: Node) -> Faults:
     yield from _arguments(("ray_arguments",), node.ray_arguments, RAY_FLAGS)
 
 
-def cluster_faults(cluster: Cluster, *, whole: bool) -> Faults:
+def cluster_faults(cluster: Cluster, doubtful: Collection[str]) -> Faults:
     """Faults across the cluster; those of its parts have been found before.
 
     Args:
         cluster: what is checked.
-        whole: whether nothing that was wrong has been left out; without it no default speaks against a value.
+        doubtful: names of settings that were wrong and have a default now: no check that depends on one speaks.
     """
-    yield from _identity(cluster)
-    yield from _jumps(cluster)
-    yield from _stale(cluster)
-    if cluster.model and cluster.model_name in ("", "..", "~"):
-        yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
+    for inputs, check in CHECKS:
+        if inputs.isdisjoint(doubtful):
+            yield from check(cluster)
     for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
         for index, mount in enumerate(host.mounts):
-            if mount.key == cluster.model_root:
+            if "model" not in doubtful and mount.key == cluster.model_root:
                 yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
+    yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
+    yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
+
+
+def _sources(cluster: Cluster) -> Faults:
+    """The model and the image are something, and come from one place."""
+    if cluster.model and cluster.model_name in ("", "..", "~"):
+        yield ("model",), f"must be the directory of one model, got {cluster.model!r}"
     if cluster.image_build and cluster.image_archive:
         yield ("image_build",), "image_archive is another source of the same image: remove one of them"
     if cluster.image_build and ("@" in cluster.image or cluster.image.startswith("sha256:")):
         yield ("image",), f"what image_build builds cannot be pinned beforehand: give it a tag, got {cluster.image!r}"
-    yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
-    yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
-    if whole:
-        yield from _shared_memory(cluster)
-        yield from _ports(cluster)
-        if cluster.serve:
-            yield from _sizes(cluster)
 
 
 def _ports(cluster: Cluster) -> Faults:
@@ -159,21 +163,29 @@ def _dashboard_port(cluster: Cluster) -> int:
     return int(given[-1]) if given else DASHBOARD_PORT
 
 
-def _identity(cluster: Cluster) -> Faults:
-    """One name, one address and one host a node."""
-    names: dict[str, int] = {}
-    addresses: dict[object, int] = {}
-    hosts: dict[str, int] = {}
+def _names(cluster: Cluster) -> Faults:
+    names: set[str] = set()
     for index, node in enumerate(cluster.nodes):
-        if names.setdefault(node.name, index) != index:
+        if node.name in names:
             yield ("nodes", index, "name"), f"two nodes are named {node.name!r}: names must be unique"
-        if node.fabric and addresses.setdefault(node.fabric, index) != index:
-            first = cluster.nodes[addresses[node.fabric]].name
-            yield ("nodes", index, "fabric"), f"node {first} has the fabric address {node.fabric} too"
-        # Behind different jump hosts one address may be two machines.
-        if node.jump is None and hosts.setdefault(node.ssh.rpartition("@")[2], index) != index:
-            first = cluster.nodes[hosts[node.ssh.rpartition("@")[2]]].name
-            yield ("nodes", index, "ssh"), f"node {first} has ssh {node.ssh!r} too: one host is one node"
+        names.add(node.name)
+
+
+def _addresses(cluster: Cluster) -> Faults:
+    first: dict[object, str] = {}
+    for index, node in enumerate(cluster.nodes):
+        if node.fabric and first.setdefault(node.fabric, node.name) != node.name:
+            yield ("nodes", index, "fabric"), f"node {first[node.fabric]} has the fabric address {node.fabric} too"
+
+
+def _hosts(cluster: Cluster) -> Faults:
+    """One host is one node. Behind different jump hosts one address may be two machines, as on two ports."""
+    first: dict[tuple[str, int], str] = {}
+    for index, node in enumerate(cluster.nodes):
+        if node.jump is None:
+            host = node.host, node.port or cluster.of(node).ssh_port or SSH_PORT
+            if first.setdefault(host, node.name) != node.name:
+                yield ("nodes", index, "ssh"), f"node {first[host]} is on {node.host} too: one host is one node"
 
 
 def _jumps(cluster: Cluster) -> Faults:
@@ -247,14 +259,30 @@ def _arguments(place: Place, arguments: Iterable[str], own: Mapping[str, str | N
 
 def _sizes(cluster: Cluster) -> Faults:
     """Tensor × pipeline size is the number of GPUs."""
-    sizes = cluster.tensor_parallel * cluster.pipeline_parallel_size
-    if sizes == cluster.gpus:
+    tensor, stages, gpus = cluster.tensor_parallel_size, cluster.pipeline_parallel_size, cluster.gpus
+    if not cluster.serve or cluster.tensor_parallel * stages == gpus:
         return
-    fits = ", ".join(
-        f"{cluster.gpus // stages} × {stages}" for stages in range(1, cluster.gpus + 1) if cluster.gpus % stages == 0
+    fits = ", ".join(f"{gpus // size} × {size}" for size in range(1, gpus + 1) if gpus % size == 0)
+    asked = (
+        f"tensor_parallel_size {tensor} × pipeline_parallel_size {stages} = {tensor * stages}"
+        if tensor
+        else f"pipeline_parallel_size is {stages}"
     )
-    text = (
-        f"tensor_parallel_size {cluster.tensor_parallel} × pipeline_parallel_size {cluster.pipeline_parallel_size} = "
-        f"{sizes}, but the nodes have {cluster.gpus} GPUs; sizes that fit (tensor × pipeline): {fits}"
+    yield (
+        ("tensor_parallel_size" if tensor else "pipeline_parallel_size",),
+        f"{asked}, but the nodes have {gpus} GPUs; sizes that fit (tensor × pipeline): {fits}",
     )
-    yield ("tensor_parallel_size" if cluster.tensor_parallel_size else "pipeline_parallel_size",), text
+
+
+CHECKS: tuple[tuple[frozenset[str], Callable[[Cluster], Faults]], ...] = (
+    (frozenset({"name"}), _names),
+    (frozenset({"fabric"}), _addresses),
+    (frozenset({"ssh", "ssh_port", "jump"}), _hosts),
+    (frozenset({"name", "ssh", "jump"}), _jumps),
+    (frozenset({"ipc", "shm_size_mib", "ray", "object_store_bytes"}), _shared_memory),
+    (frozenset({"stale_containers", "container_prefix"}), _stale),
+    (frozenset({"image", "image_archive", "image_build", "model", "served_model_name"}), _sources),
+    (frozenset({"serve", "port", "ray", "arguments", "ray_arguments", "dashboard"}), _ports),
+    (frozenset({"serve", "gpus", "tensor_parallel_size", "pipeline_parallel_size"}), _sizes),
+)
+"""Settings that a check depends on, and the check."""

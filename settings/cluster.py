@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
@@ -25,8 +26,8 @@ from settings.fields import (
 from settings.host import Overridable
 from settings.weights import Weights
 
-PART = "part"
-"""Key of the context of validation: true where what was wrong by itself has been left out."""
+DOUBTFUL = "doubtful"
+"""Key of the context of validation: names of settings that were wrong by themselves and have been left out."""
 MOST_NODES = 64
 """Most nodes of one cluster: what is done on all of them at once is bounded by it."""
 RAY_ALONE: dict[str, JsonValue] = {"properties": {"serve": {"const": False}}, "required": ["serve"]}
@@ -249,17 +250,17 @@ class Cluster(Overridable):
     @classmethod
     def _needed(cls, model: str | None, info: ValidationInfo) -> str | None:
         """Told beside other faults, as `is required` of other settings."""
-        if model is None and info.data.get("serve") and _whole(info):
+        if model is None and info.data.get("serve") and "serve" not in _doubtful(info):
             raise ContradictionError([((), "is required to serve; for a cluster of Ray alone set `serve: false`")])
         return model
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Self:
-        if faults := list(cluster_faults(self, whole=_whole(info))):
+        if faults := list(cluster_faults(self, _doubtful(info))):
             raise ContradictionError(faults)
         return self
 
 
-def _whole(info: ValidationInfo) -> bool:
-    """Whether these are the settings as they were given."""
-    return not (info.context or {}).get(PART)
+def _doubtful(info: ValidationInfo) -> Collection[str]:
+    doubtful: Collection[str] = (info.context or {}).get(DOUBTFUL, ())
+    return doubtful

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from settings.checks import SECRETS, environment_faults, suggest
-from settings.cluster import PART, Cluster
+from settings.checks import SECRETS, environment_faults, near, suggest
+from settings.cluster import DOUBTFUL, Cluster, Node
 from settings.fields import ALLOWED, ContradictionError, EnvironmentName, EnvironmentValue, Model, Place, SettingsError
 
 PROJECT = "dgx-spark-cluster"
@@ -49,11 +49,11 @@ def _cluster(value: object) -> Cluster:
     if not isinstance(value, dict):
         raise SettingsError(f"{ROOT}: must be a mapping with nodes, image and model: start from Pulumi.spark.yaml")
     lines: list[str] = []
-    rest: Any = value
+    rest, doubtful = json.loads(json.dumps(value)), set[str]()
     for _ in range(PASSES):
         try:
             # As JSON and strict: a list may be a tuple there, but "30000" is no number.
-            found = Cluster.model_validate_json(json.dumps(rest), strict=True, context={PART: bool(lines)})
+            found = Cluster.model_validate_json(json.dumps(rest), strict=True, context={DOUBTFUL: doubtful})
         except ValidationError as error:
             faults = _faults(error)
         else:
@@ -61,7 +61,8 @@ def _cluster(value: object) -> Cluster:
                 return found
             break
         lines += [line for fault in faults if not lines or _contradicts(fault) for line in _explain(fault)]
-        rest = _without(rest, faults)
+        for fault in faults:
+            doubtful |= _leave_out(rest, fault)
     raise SettingsError("\n".join(dict.fromkeys(lines)))
 
 
@@ -76,35 +77,37 @@ def _contradicts(fault: Any) -> bool:
     return isinstance(fault.get("ctx", {}).get("error"), ContradictionError)
 
 
-def _without(value: Any, faults: Iterable[Any]) -> Any:
-    """Settings without what is wrong in them: what fits together is only checked where every value by itself is right.
+def _leave_out(settings: Any, fault: Any) -> set[str]:
+    """Take what is wrong out of the settings: what fits together is only checked where every value by itself is right.
 
-    What must be there has a stand-in. No entry of a list changes its place.
+    What must be there gets a stand-in, and no entry of a list another place.
+
+    Returns:
+        Names of the settings that are not as the user meant them any more.
     """
-    rest = json.loads(json.dumps(value))
-    for fault in faults:
-        ends = [below for below, _ in fault["ctx"]["error"].faults] if _contradicts(fault) else [()]
-        for end in ends:
-            place = [part for part in (*fault["loc"], *end) if part != "[key]"]
-            while len(place) > 1 and isinstance(place[-1], int) and place[-2] != "nodes":
-                place.pop()
-            with contextlib.suppress(KeyError, IndexError, TypeError):  # it went with another one
-                _take_out(rest, place)
-    return rest
+    ends = [below for below, _ in fault["ctx"]["error"].faults] if _contradicts(fault) else [()]
+    places = [[part for part in (*fault["loc"], *end) if part != "[key]"] for end in ends]
+    return {name for place in places if place for name in _taken_out(settings, place, fault["type"])}
 
 
-def _take_out(value: Any, place: Sequence[str | int]) -> None:
+def _taken_out(settings: Any, place: list[str | int], kind: str) -> Iterator[str]:
+    while len(place) > 1 and isinstance(place[-1], int) and place[-2] != "nodes":
+        place.pop()
     *above, last = place
-    for part in above:
-        value = value[part]
     index = next((part for part in place if isinstance(part, int)), 0)
     stand_ins = {"name": f"node-{index}", "ssh": f"host-{index}", "image": "image", "model": "/model"}
-    if isinstance(last, int):
-        value[last] = {key: stand_ins[key] for key in ("name", "ssh")}
-    elif last in stand_ins:
-        value[last] = stand_ins[last]
-    else:
-        del value[last]
+    if kind == "extra_forbidden":
+        yield from near(str(last), {name for name, _ in _places(Cluster)})
+    yield from Node.model_fields if isinstance(last, int) else (last,)
+    with contextlib.suppress(KeyError, IndexError, TypeError):  # it went with another one
+        for part in above:
+            settings = settings[part]
+        if isinstance(last, int):
+            settings[last] = {key: stand_ins[key] for key in ("name", "ssh")}
+        elif last in stand_ins:
+            settings[last] = stand_ins[last]
+        else:
+            del settings[last]
 
 
 def key_faults(configuration: Iterable[str]) -> Iterator[str]:
@@ -118,11 +121,11 @@ def key_faults(configuration: Iterable[str]) -> Iterator[str]:
 def secret_faults(value: object) -> Iterator[str]:
     """What is wrong with the secret environment, without its values."""
     try:
-        found = _secrets.validate_json(json.dumps(value), strict=True)
+        _secrets.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         yield from (f"{_path(SECRETS, f['loc'])}: must be text under the name of a variable" for f in error.errors())
-    else:
-        yield from (f"{_path(SECRETS, (name,))}: {text}" for name in found for text in environment_faults(name))
+    if isinstance(value, dict):
+        yield from (f"{_path(SECRETS, (name,))}: {text}" for name in value for text in environment_faults(str(name)))
 
 
 def token_faults(value: str) -> Iterator[str]:
@@ -158,9 +161,9 @@ def _explain(fault: Any) -> Iterator[str]:
             yield f"{path}: {fault['ctx']['error']}, got {_shown(fault['input'])}"
         case "literal_error":
             allowed = re.findall(r"'([^']*)'", fault["ctx"]["expected"])
-            near = suggest(str(fault["input"]), allowed)
+            meant = suggest(str(fault["input"]), allowed)
             yield f"{path}: must be one of {', '.join(allowed)}, got {_shown(fault['input'])}" + (
-                near if "mean" in near else ""
+                meant if "mean" in meant else ""
             )
         case "string_pattern_mismatch":
             yield f"{path}: {_allowed(place)}, got {_shown(fault['input'])}{_mended(place)}"
@@ -193,7 +196,7 @@ def _words(message: str) -> str:
 
 def _shown(value: object) -> str:
     """A value as it may stand in YAML, shortened."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = json.dumps(value, ensure_ascii=False, default=str).encode(errors="replace").decode()
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
@@ -208,6 +211,9 @@ def _settings_at(place: Place) -> list[str]:
 
 def _elsewhere(name: str) -> str:
     """Where a setting of this very name belongs, to append to a message; nothing where there is none."""
+    if name in KEYS[1:]:
+        key = f"--path {name}.NAME" if name == "secretEnvironment" else name
+        return f" here; it is a secret beside it: pulumi config set --secret {key}"
     paths = [path for known, path in _places(Cluster) if known == name]
     return f" here; it belongs to {' or '.join(f'`{path}`' for path in paths)}" if paths else ""
 

@@ -290,7 +290,9 @@ def test_contradictions_are_told_beside_values_that_are_wrong_by_themselves(chan
     [
         {"gpu": 2, "tensor_parallel_size": 4},
         {"port": "6379", "ray": {"port": 30000}},
-        {"ray": {"object_store_bytes": 2**40, "colour": "red"}},
+        {"ray": {"object_store_bytes": "a", "port": 30001}, "shm_size_mib": 64, "ipc": "shared"},
+        {"nodes": [{"nmae": "spark-1", "ssh": "a1"}, {"name": "spark-2", "ssh": "b1", "jump": "spark-1"}]},
+        {"nodes": [{"name": "A_b", "ssh": "a1"}, {"name": "node-0", "ssh": "b 1"}, {"name": "s", "ssh": "host-1"}]},
         {"serve": "no", "model": None},
         {"nodes": [{"name": "spark-1", "ssh": "aurora@10.1.230.180"}, "spark-2"]},
         {"nodes": {}},
@@ -298,9 +300,40 @@ def test_contradictions_are_told_beside_values_that_are_wrong_by_themselves(chan
     ],
 )
 def test_a_default_in_the_place_of_a_wrong_value_contradicts_nothing(changes: dict[str, Any]) -> None:
-    assert "but the nodes" not in refusal(**changes)
-    assert "both" not in refusal(**changes)
-    assert len(refusal(**changes).splitlines()) == 1 + (changes.get("nodes") == [{}])
+    told = refusal(**changes)
+    for claim in ("but the nodes", "both", "two nodes are named", "too: one host", "is not a node", "cannot hold"):
+        assert claim not in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"port": 6379, "ray": {"port": 6379}}, "port and ray.port are both 6379"),
+        ({"environment": {"VLLM_HOST_IP": "a"}, "ray": {"port": 30000}}, "port and ray.port are both 30000"),
+        ({"tensor_parallel_size": 3}, "but the nodes have 2 GPUs"),
+        ({"shm_size_mib": 100}, "cannot hold ray.object_store_bytes"),
+        ({"pipeline_parallel_size": 3}, "pipeline_parallel_size is 3, but the nodes have 2 GPUs; sizes that fit"),
+    ],
+)
+def test_what_no_wrong_value_bears_on_is_told_beside_it(changes: dict[str, Any], wanted: str) -> None:
+    lines = refusal(**changes, restart="foo", served_model_nam="x").splitlines()
+    assert [line for line in lines if wanted in line], lines
+    assert len(lines) >= 3
+
+
+def test_text_that_cannot_be_encoded_and_nesting_that_cannot_be_read_are_refused() -> None:
+    nested: Any = "x"
+    for _ in range(300):
+        nested = [nested]
+    for value in ("\ud800", nested):
+        refusal(served_model_name=value).encode()
+
+
+@pytest.mark.parametrize("name", ["apiKey", "hubToken", "secretEnvironment"])
+def test_secret_among_the_settings_is_told_where_it_belongs(name: str) -> None:
+    line = refusal(**{name: "x"})
+    assert "pulumi config set --secret" in line
+    assert "did you mean" not in line
 
 
 def test_invalid_nodes_are_not_reported_as_too_few_as_well() -> None:
@@ -363,8 +396,14 @@ def test_jump_through_the_local_machine_is_refused() -> None:
     assert "remove `jump`" in refusal(nodes=[node(ssh="local"), node(name="b", ssh="u@b", jump="spark-1")])
 
 
-def test_two_nodes_on_one_host_are_refused() -> None:
-    assert "aurora@10.1.230.180" in refusal(nodes=[node(), node(name="spark-2")])
+@pytest.mark.parametrize("ssh", ["aurora@10.1.230.180", "root@10.1.230.180", "10.1.230.180:22"])
+def test_two_nodes_on_one_host_are_refused(ssh: str) -> None:
+    assert "nodes[1].ssh: node spark-1 is on 10.1.230.180 too" in refusal(nodes=[node(), node(name="spark-2", ssh=ssh)])
+
+
+def test_two_ports_of_one_address_are_two_hosts() -> None:
+    nodes = [node(ssh_port=2201), node(name="spark-2", ssh="aurora@10.1.230.180:2202")]
+    assert len(parse({**MINIMAL, "nodes": nodes}).nodes) == 2
 
 
 def test_mistyped_key_beside_the_settings_is_refused() -> None:
