@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hosts import rdma
@@ -32,6 +32,8 @@ class Fabric:
     """Why this address."""
     gid_index: int | None = None
     """NCCL_IB_GID_INDEX, only where NCCL would not find this address itself (hosts/rdma.py)."""
+    rdma: bool = True
+    """Whether every node has such devices: both ends of a connection of NCCL must use them, or neither."""
 
     def endpoint(self, port: int) -> str:
         """`address:port`, an IPv6 address in brackets."""
@@ -72,7 +74,8 @@ def _choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric
         index = rdma.gid_index([hca for hca in own.hcas if hca.name in hcas], interface.name, address.ip)
         why = "given as `fabric`" if node.fabric else reason
         found[node.name] = Fabric(str(address.ip), interface.name, hcas, why, index)
-    return found
+    everywhere = all(end.hcas for end in found.values())
+    return {name: replace(end, rdma=everywhere) for name, end in found.items()}
 
 
 def _each(cluster: Cluster, find: Callable[[Node], T]) -> dict[str, T]:

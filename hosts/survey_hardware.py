@@ -39,28 +39,31 @@ def gids(port: str) -> list[dict[str, Any]]:
         value = text_of(f"{port}/gids/{slot}")
         if value.strip("0:"):
             kind = text_of(f"{port}/gid_attrs/types/{slot}")
-            found.append({"index": slot, "gid": value, "type": kind})
+            interface = text_of(f"{port}/gid_attrs/ndevs/{slot}")
+            found.append({"index": slot, "gid": value, "type": kind, "interface": interface})
     return found
 
 
 def hcas() -> list[dict[str, Any]]:
     """RDMA devices: interfaces behind each with their MTU, state and link layer of port 1, its GIDs while it is active.
 
-    Every port of a ConnectX-7 is a device of its own with the one port 1.
+    Every port of a ConnectX-7 is a device of its own with the one port 1. A VLAN or a bond on an interface shows only
+    with its GIDs.
     """
     found = []
     for device in sorted(INFINIBAND.glob("*")):
         port = f"{device}/ports/1"
         state = text_of(f"{port}/state")
         mtus = {entry.name: text_of(f"{entry}/mtu") for entry in sorted(device.glob("device/net/*"))}
+        table = gids(port) if "ACTIVE" in state else []
         found.append(
             {
                 "name": device.name,
-                "interfaces": list(mtus),
+                "interfaces": sorted({*mtus, *(gid["interface"] for gid in table if gid["interface"])}),
                 "mtus": {name: int(mtu) for name, mtu in mtus.items() if mtu.isdigit()},
                 "state": state,
                 "link_layer": text_of(f"{port}/link_layer"),
-                "gids": gids(port) if "ACTIVE" in state else [],
+                "gids": table,
             }
         )
     return found

@@ -171,6 +171,11 @@ def test_inactive_twin_is_left_out() -> None:
     assert port_hcas(found, "enp1s0f1np1") == ("rocep1s0f1",)
 
 
+def test_rdma_is_for_all_nodes_or_for_none() -> None:
+    known = surveys() | {"spark-2": surveys()["spark-2"].model_copy(update={"hcas": ()})}
+    assert [(bool(end.hcas), end.rdma) for end in choose(cluster(), known).values()] == [(True, False), (False, False)]
+
+
 def test_interface_without_hca_has_none() -> None:
     assert port_hcas(survey(1), "enP7s7") == ()
 

@@ -8,11 +8,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hosts.survey import Survey
 from tests.unit.test_survey import run
 
 
-def sysfs(tmp_path: Path, name: str, netdev: str, state: str, table: dict[int, tuple[str, str]]) -> str:
+def sysfs(
+    tmp_path: Path, name: str, netdev: str, state: str, table: dict[int, tuple[str, str]], *, upper: str = ""
+) -> str:
     """An HCA as the kernel shows it; the line that makes the script look there. Free slots are zero, without a type."""
     root = tmp_path / "infiniband"
     port = root / name / "ports/1"
@@ -27,7 +31,7 @@ def sysfs(tmp_path: Path, name: str, netdev: str, state: str, table: dict[int, t
         (port / f"gids/{slot}").write_text(f"{gid}\n")
         if kind:
             (port / f"gid_attrs/types/{slot}").write_text(f"{kind}\n")
-            (port / f"gid_attrs/ndevs/{slot}").write_text(f"{netdev}\n")
+            (port / f"gid_attrs/ndevs/{slot}").write_text(f"{upper or netdev}\n")
     return f"INFINIBAND = Path({str(root)!r})"
 
 
@@ -51,6 +55,14 @@ def test_gid_table_is_read_with_its_holes(tmp_path: Path) -> None:
     assert [(gid.index, gid.v2) for gid in found.gids] == [(0, False), (1, True), (2, False), (11, True)]
     assert str(found.gids[3].address) == "192.168.200.12"
     assert found.gids[0].address.version == 6
+
+
+@pytest.mark.parametrize("upper", ["enp1s0f1np1.100", "bond0"])
+def test_vlan_and_bond_on_an_interface_are_known_by_their_gids(tmp_path: Path, upper: str) -> None:
+    before = sysfs(tmp_path, "rocep1s0f1", "enp1s0f1np1", "4: ACTIVE", TABLE, upper=upper)
+    (found,) = answer(tmp_path, before).hcas
+    assert set(found.interfaces) == {"enp1s0f1np1", upper}
+    assert found.mtus == {"enp1s0f1np1": 9000}
 
 
 def test_port_that_is_down_is_not_read_any_further(tmp_path: Path) -> None:
