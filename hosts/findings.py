@@ -9,7 +9,7 @@ from hosts import preflight
 from hosts.advice import advise, fallback, without_rdma
 from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
-from hosts.images.plan import Plan, plan
+from hosts.images.plan import Plan, own_sources, plan
 from hosts.images.room import image_room
 from hosts.shared_room import shared_room
 from hosts.survey import Survey
@@ -41,6 +41,10 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     """Look at the surveys; what needs those of all nodes waits until all nodes answer."""
     found = Findings(preflight.check(cluster, stack, surveys))
     if len(surveys) < len(cluster.nodes):
+        try:
+            own_sources(cluster, there=True)
+        except Fault as fault:
+            found.faults.append(fault)
         return found
     if cluster.model:
         found.weights = weights_plan.plan(cluster, surveys)

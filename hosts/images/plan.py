@@ -36,27 +36,40 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     digest says that itself: where a node has it, the archive is one more source, and not even opened.
 
     Raises:
-        Fault: nodes have different images under this name and nothing says which is meant, or the archive or the
-            build's directory cannot be read.
+        Fault: nodes have different images under this name and nothing says which is meant, or see
+            :func:`own_sources`.
     """
     names = [node.name for node in cluster.nodes]  # the head is the first
     found = {name: surveys[name].docker.image for name in names}
     there = {name: image for name, image in found.items() if image}
-    context, wanted = None, None
-    archived = cluster.image_archive is not None and (is_tag(cluster.image) or not there)
-    if cluster.image_archive and archived:
-        wanted = Archive.open(Path(cluster.image_archive).expanduser(), cluster.image).image
-    elif cluster.image_build:
-        context = build_context.digest(Path(cluster.image_build.context).expanduser(), cluster.image_build.dockerfile)
+    archived, context = own_sources(cluster, there=bool(there))
+    if context:
         wanted = next((image for image in there.values() if image.context == context), None)
     else:
-        wanted = _the_one(cluster, there)
+        wanted = archived or _the_one(cluster, there)
     held = {name: image.id for name, image in there.items() if wanted and image.identity == wanted.identity}
     # Graph drivers agree on the id, the containerd store makes one of its own.
     graph = [name for name in names if not surveys[name].docker.containerd]
-    agreed = next((held[name] for name in graph if name in held), wanted.id if wanted and archived else None)
+    agreed = next((held[name] for name in graph if name in held), archived.id if archived else None)
     ids = {name: held.get(name) or (agreed if name in graph else None) for name in names}
-    return Plan(next(iter(held), names[0]), wanted, context, ids, archived)
+    return Plan(next(iter(held), names[0]), wanted, context, ids, archived is not None)
+
+
+def own_sources(cluster: Cluster, *, there: bool) -> tuple[Image | None, str | None]:
+    """The image of the archive, and the hash of the directory to build from, where one of these counts.
+
+    Args:
+        cluster: names them.
+        there: whether a node has an image of that name.
+
+    Raises:
+        Fault: it cannot be read.
+    """
+    if cluster.image_archive and (is_tag(cluster.image) or not there):
+        return Archive.open(Path(cluster.image_archive).expanduser(), cluster.image).image, None
+    if build := cluster.image_build:
+        return None, build_context.digest(Path(build.context).expanduser(), build.dockerfile)
+    return None, None
 
 
 def _the_one(cluster: Cluster, there: Mapping[str, Image]) -> Image | None:

@@ -51,6 +51,11 @@ def test_nothing_is_decided_while_a_node_does_not_answer() -> None:
     assert (found.image, found.weights) == (None, None), "the other may have what is missing"
 
 
+def test_archive_that_is_absent_is_told_beside_a_node_that_does_not_answer() -> None:
+    found = look(cluster(image="vllm:1", image_archive="/nowhere/vllm.tar"), STACK, {"spark-1": survey(1)})
+    assert ["/nowhere/vllm.tar" in str(fault) for fault in found.faults] == [True]
+
+
 def test_missing_rdma_is_a_warning_or_a_fault_as_the_settings_say() -> None:
     """C21."""
     known = {"spark-1": survey(1), "spark-2": survey(2, devices=[])}
