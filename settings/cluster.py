@@ -81,8 +81,8 @@ class ImageBuild(Model):
     """An image that is built on one node, from a directory of the operator's machine."""
 
     context: LocalPath
-    """Directory that is sent whole to `docker build`. A changed file in it makes a new image. One with a `.dockerignore`
-    is refused: it would be without effect."""
+    """Directory that is sent whole to `docker build`. A changed file in it makes a new image. One with a
+    `.dockerignore` is refused: it would be without effect."""
     dockerfile: Line = "Dockerfile"
     """The Dockerfile, relative to the directory; Docker's own default."""
 
