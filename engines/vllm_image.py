@@ -15,6 +15,7 @@ from hosts.images.plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node
+from settings.checks import ENGINE_FLAGS, SECRET
 
 Arguments = Mapping[str, Sequence[str]]
 """Arguments by command (`vllm serve`, `ray start`)."""
@@ -22,6 +23,8 @@ Arguments = Mapping[str, Sequence[str]]
 
 OPTION = re.compile(r"--?[A-Za-z]")
 """Begins an option; a value may be a negative number."""
+SHOWN = 4
+"""Options that a message names of those that one may mean."""
 
 
 def arguments(cluster: Cluster) -> dict[str, list[str]]:
@@ -84,39 +87,79 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
         )
     for command, written in given.items():
         known = contents.options[command].known
-        unknown = [argument for argument in written if known and not KNOWS[command](known, argument)]
-        if unknown:
+        if known and (wrong := list(_wrong(MEANT[command], known, written))):
             setting = "engine_arguments" if command == "vllm serve" else "ray.arguments` or `ray_arguments"
             yield Fault(
                 node,
-                f"`{command}` of image {image} does not know {', '.join(map(_near(known), unknown))}",
+                f"`{command}` of image {image} {'; '.join(wrong)}",
                 f"correct `{setting}`; all options: `{command} --help{'=all' if command == 'vllm serve' else ''}` "
                 "in the image",
                 asked,
             )
 
 
-def _ray_knows(known: Sequence[str], argument: str) -> bool:
-    """Whether an argument is a value or an option that is known; click takes none but whole names."""
-    return not OPTION.match(argument) or argument.partition("=")[0] in known
+def _wrong(meant: Meant, known: Sequence[str], written: Sequence[str]) -> Iterator[str]:
+    """What a command makes of arguments that it does not take, or that are not the user's; its name goes before."""
+    unknown, stray, others = [], [], []
+    value = False  # whether one may stand here; an option may take several, and no help tells which do
+    for argument in written:
+        name = argument.partition("=")[0]
+        if not OPTION.match(argument):
+            if not value:
+                options = meant(known, f"--{name}")  # its dashes may have been forgotten
+                stray.append(f"{name} (did you mean {options[0]}?)" if len(options) == 1 else name)
+            continue
+        value = "=" not in argument
+        options = meant(known, argument)
+        if not options:
+            unknown.append(argument)
+        elif len(options) > 1:
+            named = ", ".join([*options[:SHOWN], *(["…"] if len(options) > SHOWN else [])])
+            others.append(f"finds {name} ambiguous ({named})")
+        elif name != options[0] and (reason := _refusal(options[0])):
+            others.append(f"takes {name} for {options[0]}, which {reason}")
+    if unknown:
+        yield f"does not know {', '.join(map(_near(known), unknown))}"
+    if stray:
+        yield f"takes no value without an option: {', '.join(stray)}"
+    yield from others
 
 
-def _vllm_knows(known: Sequence[str], argument: str) -> bool:
+def _refusal(option: str) -> str | None:
+    """Why an option is not the user's to give; settings/checks.py says it of names that are written out."""
+    if option in ENGINE_FLAGS:
+        setting = ENGINE_FLAGS[option]
+        return "is set " + (f"from `{setting}`: set that" if setting else "by the program: remove it")
+    if SECRET.search(option):
+        remedy = "pulumi config set --secret apiKey" if option == "--api-key" else "give it in `secretEnvironment`"
+        return f"would be seen by every user of the node: {remedy}"
+    return None
+
+
+def _ray_meant(known: Sequence[str], argument: str) -> list[str]:
+    """Options that an argument may mean; click takes none but whole names."""
+    name = argument.partition("=")[0]
+    return [name] if name in known else []
+
+
+def _vllm_meant(known: Sequence[str], argument: str) -> list[str]:
     """The same of vLLM's parser.
 
     argparse takes an option's beginning for it, and vLLM underscores for dashes, `--group.key` for a part of a JSON
     option, `-O3` and `-cc.key` (vllm/utils/argparse_utils.py, 0.17.1 to 0.32.0).
     """
-    if not OPTION.match(argument):
-        return True
     name = re.split(r"[=.]", argument, maxsplit=1)[0]
-    if name.startswith("--"):
-        dashed = f"--{name[2:].replace('_', '-')}"
-        return any(option.startswith((name, dashed)) for option in known)
-    return any(name == option or (len(option) == 2 and name.startswith(option)) for option in known)
+    if name.startswith("-O") and "--optimization-level" in known:  # replaced before argparse sees it
+        return ["--optimization-level"]
+    names = (name, f"--{name[2:].replace('_', '-')}") if name.startswith("--") else (name,)
+    if whole := [option for option in known if option in names]:
+        return whole[:1]
+    # A letter may have its value attached.
+    return [option for option in known if option.startswith(names) or (len(option) == 2 and name.startswith(option))]
 
 
-KNOWS = {"vllm serve": _vllm_knows, "ray start": _ray_knows}
+Meant = Callable[[Sequence[str], str], list[str]]
+MEANT: dict[str, Meant] = {"vllm serve": _vllm_meant, "ray start": _ray_meant}
 
 
 def _near(known: Sequence[str]) -> Callable[[str], str]:

@@ -57,6 +57,13 @@ def gate(**changes: Any) -> dict[str, Any]:
     return {**PROPS, **changes}
 
 
+def wrong(command: str, *written: str) -> str:
+    """What is said of the arguments, without what they are said of; empty where nothing is."""
+    found = list(vllm_image.faults("spark-1", "vllm:1", {command: written}, contents()))
+    assert len(found) < 2, "one for a command"
+    return found[0].cause.partition(" of image vllm:1 ")[2] if found else ""
+
+
 def test_an_image_is_asked_once_in_a_container_that_is_ours_and_goes(image: list[tuple[str, ...]]) -> None:
     said: list[str] = []
     for _ in range(2):
@@ -141,18 +148,87 @@ def test_script_finds_versions_and_options_of_real_command_lines(tmp_path: Path)
         ("vllm serve", "--compilation-config.level=3"),
         ("vllm serve", "-cc.mode=3"),
         ("vllm serve", "-O3"),
-        ("vllm serve", "256"),
-        ("vllm serve", "-1"),
-        ("vllm serve", '{"a": 1}'),
+        ("vllm serve", "--max-model"),
+        ("vllm serve", "--data-parallel-size=1"),
         ("ray start", "--num-cpus=2"),
         ("ray start", "--labels=a=b"),
     ],
 )
 def test_arguments_that_the_engine_takes_are_no_fault(command: str, argument: str) -> None:
-    known = contents()
-    if argument == "-O3":  # listed by its letter
-        known = contents(options={**known.options, "vllm serve": Options(known=("-O", "--optimization-level"))})
-    assert not list(vllm_image.faults("spark-1", "vllm:1", {command: [argument]}, known))
+    assert wrong(command, argument) == ""
+
+
+@pytest.mark.parametrize("known", [("-O", "--compilation-config"), ("--optimization-level",)])
+def test_level_of_optimization_is_known_by_its_letter(known: tuple[str, ...]) -> None:
+    """vLLM's help need not list -O."""
+    found = contents(options={**contents().options, "vllm serve": Options(known=known)})
+    assert not list(vllm_image.faults("spark-1", "vllm:1", {"vllm serve": ["-O3"]}, found))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        ["--max-model-len", "256"],
+        ["--max-model-len", "-1"],
+        ["--limit-mm-per-prompt", '{"a": 1}'],
+        ["--lora-modules", "a=b", "c=d", "--enforce-eager"],
+        ["-O3"],
+    ],
+)
+def test_values_that_may_belong_to_an_option_are_no_fault(written: list[str]) -> None:
+    assert wrong("vllm serve", "--seed=3", *written) == ""
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--distributed-executor=mp", "--distributed-executor-backend, which is set by the program: remove it"),
+        ("--tensor-parallel=4", "--tensor-parallel-size, which is set from `tensor_parallel_size`: set that"),
+        ("--tensor_par", "--tensor-parallel-size, which is set from `tensor_parallel_size`: set that"),
+        ("--por=3", "--port, which is set from `port`: set that"),
+        ("--model.a=3", "--model, which is set from `model`: set that"),
+        ("-t", "-tp, which is set from `tensor_parallel_size`: set that"),
+        ("--api-k=3", "--api-key, which would be seen by every user of the node: pulumi config set --secret apiKey"),
+        ("--hf-to=3", "--hf-token, which would be seen by every user of the node: give it in `secretEnvironment`"),
+    ],
+)
+def test_beginning_of_an_option_that_is_not_the_users_is_told_as_the_whole(argument: str, words: str) -> None:
+    """argparse takes it for the option, and the last one wins."""
+    assert wrong("vllm serve", argument) == f"takes {argument.partition('=')[0]} for {words}"
+
+
+def test_beginning_of_several_options_is_ambiguous_unless_it_is_one_itself() -> None:
+    assert wrong("vllm serve", "--m=5") == (
+        "finds --m ambiguous (--mamba-backend, --mamba-block-size, --mamba-cache-dtype, --mamba-cache-mode, …)"
+    )
+    assert wrong("vllm serve", "-p", "2") == "finds -p ambiguous (-pcp, -pp)"
+    assert wrong("vllm serve", "--no-enable-d") == ""
+    assert wrong("vllm serve", "--no-enable-ep") == (
+        "finds --no-enable-ep ambiguous (--no-enable-ep-weight-filter, --no-enable-eplb)"
+    )
+    for whole in ("--data-parallel-size", "--max_loras", "-dp", "-q"):  # others begin with it
+        assert wrong("vllm serve", f"{whole}=2") == ""
+
+
+@pytest.mark.parametrize("command", ["vllm serve", "ray start"])
+@pytest.mark.parametrize("before", [[], ["--labels=a=b"], ["--labels=a=b", "2"]])
+def test_value_without_an_option_is_told_where_it_is_certain(command: str, before: list[str]) -> None:
+    if command == "vllm serve":
+        before = [entry.replace("--labels", "--lora-modules") for entry in before]
+    named = "max-model-len (did you mean --max-model-len?)" if command == "vllm serve" else "max-model-len"
+    found = wrong(command, *before, "max-model-len=5", *before)
+    assert found.startswith("takes no value without an option: ")
+    assert named in found
+
+
+def test_all_that_is_wrong_with_a_commands_arguments_is_told_at_once() -> None:
+    assert wrong("vllm serve", "256", "--see", "1", "--zzz=3", "--por=3", "-p") == (
+        "does not know --zzz; takes no value without an option: 256; "
+        "takes --por for --port, which is set from `port`: set that; finds -p ambiguous (-pcp, -pp)"
+    )
+    assert wrong("ray start", "2", "--num-cpu=2") == (
+        "does not know --num-cpu (did you mean --num-cpus?); takes no value without an option: 2"
+    )
 
 
 @pytest.mark.parametrize(
