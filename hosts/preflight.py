@@ -116,8 +116,8 @@ def _holder(process: GpuProcess | Listener, container: Container | None, by_hand
         stop = f"{by_hand(f'docker stop {container.name}')}; or have it removed: add it to `stale_containers`"
     elif process.unit:
         held.append(f"unit {process.unit}")
-        stop = by_hand(f"sudo systemctl disable --now {shlex.quote(process.unit)}")
-        if process.unit not in NEEDED_UNITS:
+        if process.unit not in NEEDED_UNITS:  # else the process alone: without the unit nobody reaches the node
+            stop = by_hand(f"sudo systemctl disable --now {shlex.quote(process.unit)}")
             stop += "; or have it stopped: add it to `stale_units`"
     return ", ".join(held), stop
 

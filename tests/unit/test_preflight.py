@@ -83,7 +83,10 @@ def occupant(**changes: Any) -> dict[str, Any]:
             "'docker stop grafana'; or have it removed: add it to `stale_containers`",
         ),
         ({}, "(pid 114687)", "'sudo kill 114687'"),
-        ({"unit": "ssh.service"}, "unit ssh.service", "'sudo systemctl disable --now ssh.service'"),
+        *[
+            ({"unit": unit}, f"(pid 114687, unit {unit})", "stop it: ssh -t aurora@10.1.230.180 'sudo kill 114687'")
+            for unit in ("docker.service", "ssh.service")  # by which the program reaches the node
+        ],
     ],
 )
 def test_who_holds_the_gpu_is_named_with_the_command_or_setting_that_stops_it(
@@ -235,6 +238,12 @@ def test_port_taken_by_another_user_is_named_as_such() -> None:
             "docker stop grafana",
         ),
         ({}, "a process of another user", "'sudo ss -ltnp \"sport = :30000\"' shows it"),
+        (
+            {"unit": "docker.service"},
+            "a process of another user (unit docker.service)",
+            "'sudo ss -ltnp \"sport = :30000\"' shows it",
+        ),
+        ({"process": "sshd", "pid": 7, "unit": "ssh.service"}, "sshd (pid 7, unit ssh.service)", "'sudo kill 7'; or"),
     ],
 )
 def test_who_takes_a_port_is_named_with_what_stops_it(changes: dict[str, Any], who: str, stop: str) -> None:
