@@ -22,10 +22,13 @@ class Lack(BaseModel):
     """Bytes it should have, by its own header or (about) by the index; None where neither tells."""
     found: int | None = None
     """Bytes it has; None where it is missing."""
+    irregular: bool = False
+    """Whether a FIFO, a socket or a device stands in its place."""
 
     def __str__(self) -> str:
         wanted = "" if self.wanted is None else f"{self.wanted} bytes wanted, "
-        return f"{self.name} ({wanted}{'missing' if self.found is None else f'{self.found} found'})"
+        missing = "no regular file" if self.irregular else "missing"
+        return f"{self.name} ({wanted}{missing if self.found is None else f'{self.found} found'})"
 
 
 class ModelFiles(BaseModel):

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ def ends(path: str) -> bool:
         return file.read().rstrip()[-1:] in (b"}", b"]")
 
 
+def read(path: str) -> str:
+    """Text of a regular file, or of what a link to one leads to; to open a FIFO could take for ever."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(path)
+    return Path(path).read_text()
+
+
 def loaded(names: list[str]) -> list[str]:
     """Weights that an engine loads, and their indexes: of those in several formats or places, one."""
     weights = [name for name in names if WEIGHTS.search(name) or INDEX.search(name)]
@@ -84,7 +92,7 @@ def locate(path: str, revision: str) -> tuple[str, str, str]:
     if not commit:
         ref = "refs/" + revision
         with contextlib.suppress(OSError):
-            commit = Path(root, ref).read_text().strip()
+            commit = read(os.path.join(root, ref)).strip()
         if not commit:
             commit, ref = revision, ""
     return root, "snapshots/" + commit, ref
@@ -117,7 +125,11 @@ class Look:
                 if os.path.islink(path) and (name in folders or READ.search(name)):
                     self.link(path)
                 elif name not in folders and READ.search(name):
-                    self.files[self.relative(path)] = os.stat(path).st_size
+                    about = os.stat(path)
+                    if stat.S_ISREG(about.st_mode):
+                        self.files[self.relative(path)] = about.st_size
+                    else:  # an engine that opens it could wait for ever
+                        self.lack(self.relative(path), os.path.relpath(path, self.top), irregular=True)
 
     def beside(self) -> None:
         """Count what is there and not of the model: parts of files, and a hub entry's other blobs; raises OSError."""
@@ -151,11 +163,13 @@ class Look:
         if os.path.isfile(place):
             self.files[self.relative(place)] = os.stat(place).st_size
         elif not os.path.isdir(place):
-            self.lack(self.relative(place), os.path.relpath(path, self.top))
+            self.lack(self.relative(place), os.path.relpath(path, self.top), irregular=os.path.exists(place))
 
-    def lack(self, file: str, name: str, wanted: int | None = None, found: int | None = None) -> None:
+    def lack(
+        self, file: str, name: str, wanted: int | None = None, found: int | None = None, *, irregular: bool = False
+    ) -> None:
         """Note a file that is missing (nothing found) or not whole."""
-        self.lacks.setdefault(file, {"name": name, "wanted": wanted, "found": found})
+        self.lacks.setdefault(file, {"name": name, "wanted": wanted, "found": found, "irregular": irregular})
 
     def held(self, name: str) -> str:
         """Where the content of a file of the model is: itself, or what its link leads to."""
@@ -180,11 +194,11 @@ class Look:
             if self.held(index) in self.closed:
                 continue
             try:
-                found = json.loads(Path(self.root, self.held(index)).read_text())
+                found = json.loads(read(os.path.join(self.root, self.held(index))))
                 folder = os.path.dirname(index)
                 shards |= {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
                 total = found.get("metadata", {}).get("total_size", total)
-            except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 file = self.held(index)
                 self.lack(file, index, None, self.files.get(file))
         for name in list(shards):

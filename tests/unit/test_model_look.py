@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -92,7 +93,37 @@ def test_missing_shard_is_known_by_the_numbers_of_the_others_too(tmp_path: Path)
     assert list(seen(directory(tmp_path / "m", files)).lacks) == [SECOND]
 
 
-@pytest.mark.parametrize("index", [b"", b"{", b"[]", b"{}", b'{"weight_map": 3}'])
+def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
+    """A FIFO would wait for who writes into it."""
+    model = directory(tmp_path / "m", contents() | {"x.json": b"{}"})
+    for name in (SECOND, "x.json", "model.gguf"):
+        (model / name).unlink(missing_ok=True)
+        os.mkfifo(model / name)
+    (model / "y.json").symlink_to("x.json")
+    found = seen(model)
+    assert set(found.lacks) == {SECOND, "x.json", "model.gguf"}
+    assert str(found.lacks["model.gguf"]) == "model.gguf (no regular file)"
+    assert str(found.lacks[SECOND]).endswith(" bytes wanted, no regular file)")
+    assert not set(found.lacks) & set(found.files)
+
+
+def test_index_and_ref_that_are_no_regular_files_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    model = directory(tmp_path / "m", contents())
+    (model / "model.safetensors.index.json").unlink()
+    (model / "model.safetensors.index.json").symlink_to(tmp_path / "fifo")  # outside: no file of the model
+    assert [lack.name for lack in seen(model).lacks.values()] == ["model.safetensors.index.json"]
+    entry = hub_entry(tmp_path / "hub", contents(), ref=None)
+    (entry / "refs").mkdir()
+    os.mkfifo(entry / "refs" / "main")
+    assert (seen(entry).exists, seen(entry).snapshots) == (False, (COMMIT,))
+
+
+NESTED = b"[" * 100_000 + b"]" * 100_000
+"""More than Python's parser can follow."""
+
+
+@pytest.mark.parametrize("index", [b"", b"{", b"[]", b"{}", b'{"weight_map": 3}', NESTED])
 def test_index_that_cannot_be_read_is_named(tmp_path: Path, index: bytes) -> None:
     files = contents() | {"model.safetensors.index.json": index}
     found = seen(directory(tmp_path / "m", files))
