@@ -98,6 +98,11 @@ def locate(path: str, revision: str) -> tuple[str, str, str]:
     return root, "snapshots/" + commit, ref
 
 
+def series(name: str) -> str:
+    """What the path of an index and those of its shards have in common."""
+    return INDEX.sub(r".\1", NUMBERED.sub(r".\3", name))
+
+
 class Look:
     """One look at a model: what is found is collected in attributes."""
 
@@ -180,30 +185,55 @@ class Look:
             file = os.path.normpath(os.path.join(os.path.dirname(file), self.links[file]))
         return file
 
+    def names(self) -> list[str]:
+        """Names in the model's directory."""
+        names = [os.path.relpath(file, self.below or ".") for file in [*self.files, *self.links]]
+        return [name for name in names if not name.startswith("..")]
+
+    def leave(self, names: set[str]) -> None:
+        """Forget files that are no part of the model, with what only they lead to."""
+        held = {self.held(name) for name in names} - {self.held(name) for name in self.names() if name not in names}
+        for name in names:
+            path = os.path.normpath(os.path.join(self.below, name))
+            self.links.pop(path, None)
+            self.outside.pop(path, None)
+        for file in held:
+            self.files.pop(file, None)
+            self.lacks.pop(file, None)
+        self.closed &= set(self.files)
+
     def judge(self) -> bool:
         """Find what is missing or cut off; whether there are weights at all.
 
         What the user may not read, but the container's root may, is judged by nothing.
         """
         self.closed = {file for file in self.files if not os.access(os.path.join(self.root, file), os.R_OK)}
-        names = [os.path.relpath(file, self.below or ".") for file in [*self.files, *self.links]]
-        names = [name for name in names if not name.startswith("..")]
+        names = self.names()
         chosen = loaded(names)
         shards, total = {name for name in chosen if name.endswith(".safetensors")}, None
+        indexed = set()  # type: set[str]
+        named = set()  # type: set[str]
         for index in filter(INDEX.search, chosen):
             if self.held(index) in self.closed:
                 continue
             try:
                 found = json.loads(read(os.path.join(self.root, self.held(index))))
                 folder = os.path.dirname(index)
-                shards |= {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
+                its = {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
                 total = found.get("metadata", {}).get("total_size", total)
             except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 file = self.held(index)
                 self.lack(file, index, None, self.files.get(file))
+            else:
+                named |= its
+                indexed |= {series(name) for name in (index, *its) if its}
+        # What is numbered otherwise is left over from another version; vLLM does not load it either.
+        left = {name for name in shards - named if NUMBERED.search(name) and series(name) in indexed}
+        self.leave(left)
+        names, shards = self.names(), shards - left | named
         for name in list(shards):
             number = NUMBERED.search(name)
-            if number:
+            if number and series(name) not in indexed:
                 stem, last, kind = name[: number.start()], number[2], number[3]
                 shards |= {f"{stem}-{one:05}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
         if not {"config.json", "params.json"} & set(names):  # the latter is Mistral's own format

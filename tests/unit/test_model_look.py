@@ -93,6 +93,63 @@ def test_missing_shard_is_known_by_the_numbers_of_the_others_too(tmp_path: Path)
     assert list(seen(directory(tmp_path / "m", files)).lacks) == [SECOND]
 
 
+LEFT = "model-00001-of-00002.safetensors"
+
+
+@pytest.mark.parametrize("below", ["", "sub/"])
+@pytest.mark.parametrize("data", [safetensors({"a": b"x"}), b"cut off"])
+def test_shard_that_no_index_names_is_no_part_of_the_model(tmp_path: Path, below: str, data: bytes) -> None:
+    """Left over from a version with other shards: it lacks nothing, and no other node is to get it."""
+    files = {f"{below}{name}": content for name, content in contents().items()} | {"config.json": b"{}"}
+    found = seen(directory(tmp_path / "m", files | {f"{below}{LEFT}": data}))
+    assert (found.lacks, set(found.files)) == ({}, set(files))
+    assert found.complete
+
+
+def test_shard_that_is_left_over_is_not_counted_to_the_models_size(tmp_path: Path) -> None:
+    files = contents(size=100_000) | {LEFT: safetensors({"a": b"x" * 50_000})}
+    size = len(files.pop(SECOND))
+    found = seen(directory(tmp_path / "m", files))
+    assert list(found.lacks) == [SECOND]
+    assert size * 0.98 < (found.lacks[SECOND].wanted or 0) <= size
+
+
+def test_weights_that_the_index_says_nothing_of_stay(tmp_path: Path) -> None:
+    """Adapters, another format of Mistral's, shards of another series: an engine may be told to load them."""
+    other = {
+        name: safetensors({"a": b"x"})
+        for name in ("adapter.safetensors", "consolidated.safetensors", "adapter-00001-of-00001.safetensors")
+    }
+    bins = {"pytorch_model-00001-of-00002.bin": b"x"}
+    found = seen(directory(tmp_path / "m", contents() | other | bins))
+    assert found.complete
+    assert set(other) | set(bins) <= set(found.files)
+    (tmp_path / "m" / "adapter-00001-of-00002.safetensors").write_bytes(other["adapter.safetensors"])
+    assert list(seen(tmp_path / "m").lacks) == ["adapter-00002-of-00002.safetensors"], "numbered, without an index"
+
+
+@pytest.mark.parametrize("index", [b"{", b'{"weight_map": {}}'])
+def test_numbers_decide_where_the_index_names_nothing(tmp_path: Path, index: bytes) -> None:
+    files = contents() | {"model.safetensors.index.json": index}
+    del files[SECOND]
+    found = seen(directory(tmp_path / "m", files))
+    assert SECOND in found.lacks
+    assert "model-00001-of-00003.safetensors" in found.files
+
+
+@pytest.mark.parametrize("where", ["blob", "blob of another shard", "nowhere", "outside"])
+def test_left_over_shard_is_a_link(tmp_path: Path, where: str) -> None:
+    entry = hub_entry(tmp_path, contents() | ({LEFT: safetensors({"a": b"x"})} if where == "blob" else {}))
+    whole = seen(hub_entry(tmp_path / "whole", contents()))
+    link = entry / "snapshots" / COMMIT / LEFT
+    if where != "blob":
+        same = (link.parent / SECOND).readlink()
+        link.symlink_to({"nowhere": "../../blobs/none", "outside": "/elsewhere"}.get(where, same))
+    found = seen(entry)
+    assert found.complete
+    assert (found.files, found.links, found.outside) == (whole.files, whole.links, {})
+
+
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     """A FIFO would wait for who writes into it."""
     model = directory(tmp_path / "m", contents() | {"x.json": b"{}"})
