@@ -138,7 +138,8 @@ class Watched:
         heard = Listener()
         failed = self._failure(self.stack.preview, heard)
         # A stack's own step says only that its outputs change with the others.
-        steps = [step for step in heard.steps if not step.startswith("Stack ")]
+        # In the order of the engine's events they would be another drift each time.
+        steps = sorted(step for step in heard.steps if not step.startswith("Stack "))
         if not failed and not steps:
             return Finding(Kind.CLEAN)
         return self._held() or failed or Finding(Kind.DRIFT, ", ".join(steps))

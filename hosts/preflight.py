@@ -29,7 +29,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _gpus(cluster, node, facts, by_hand)
             stale = Stale.of(cluster.of(node), facts)
             faults += _sudo(node, facts, stale, by_hand)
-            faults += _occupants(stack, node, facts, stale, by_hand)
+            faults += _occupants(node, facts, stale, by_hand)
             faults += _mounts(node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
             if node == cluster.head:
@@ -93,12 +93,12 @@ def _sudo(node: Node, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[
         )
 
 
-def _occupants(stack: str, node: Node, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[Fault]:
-    """Who holds a GPU, is not of this stack, and does not go with what is stale."""
+def _occupants(node: Node, facts: Survey, stale: Stale, by_hand: ByHand) -> Iterator[Fault]:
+    """Who holds a GPU, is of no stack, and does not go with what is stale; another stack is told by its containers."""
     containers = {container.id: container for container in facts.docker.containers}
     for process in facts.gpu_processes:
         container = containers.get(process.container)
-        if container and container.labels.get("stack") == stack:
+        if container and container.labels.get("stack"):
             continue
         if stale.holds(process.container, process.unit) or (process.mib is not None and process.mib < IDLE_MIB):
             continue
@@ -162,6 +162,8 @@ def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: B
         # Without root the process is not shown, and Docker's unit is all that a cgroup says where v1 and v2 are mixed:
         # then the living container of that role is taken to own its port.
         unknown = listener.pid is None and container is None and listener.unit in ("", DOCKER_UNIT)
+        if container and container.labels.get("stack", stack) != stack:
+            continue  # that stack is told itself
         if own and (container == own or (unknown and own.state in ("running", "paused"))):
             continue
         held, stop = _holder(listener, container, by_hand)

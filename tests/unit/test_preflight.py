@@ -194,6 +194,15 @@ def test_second_stack_on_the_same_host_is_refused(state: str) -> None:
     assert "pulumi destroy -s prod" in fault.remedy
 
 
+def test_what_a_second_stack_holds_is_told_with_it_alone() -> None:
+    """To stop its containers by hand would break it."""
+    other = container("dgx-spark-cluster-prod-serve", "serve", stack="prod")
+    process = {"pid": 7, "name": "vllm", "mib": 60000, "container": other["id"], "unit": ""}
+    held = listener(30000, "vllm", 7, other["id"])
+    fault = only(faults(docker=docker(other), listeners=[held], gpu_processes=[process]))
+    assert "stack 'prod' already runs serve here" in fault.cause
+
+
 def test_remains_of_another_stack_are_no_fault() -> None:
     other = container("dgx-spark-cluster-prod-serve", "serve", stack="prod", state="exited")
     assert faults(docker=docker(other)) == []
