@@ -108,6 +108,9 @@ def one_node() -> dict[str, Any]:
 def test_a_node_is_removed_from_the_settings_and_added_again(serving: Stack, report: Report, *, down: bool) -> None:
     assert serving.up().code == 0
     alone = serving.configured(one_node())
+    gone = serving.preview(*alone)
+    assert (gone[WORKER], gone["Host spark-2"], gone[SERVE]) == ("delete", "delete", "replace")
+    assert HEAD not in gone
     if down:
         inject("off", "spark-2")
         refused(serving.up(*alone), "spark-2: ", "pulumi state delete")
@@ -126,10 +129,15 @@ def test_a_node_is_removed_from_the_settings_and_added_again(serving: Stack, rep
         report.repairs.append(Repair("node removed from the settings", "everything of it", "serve", None, up[0]))
 
     head = ours("spark-1")["ray-head"]
+    added = serving.preview()
+    assert (added[WORKER], added["Host spark-2"], added[SERVE]) == ("create", "create", "replace")
+    assert HEAD not in added
     with timed() as up:
         done = serving.up()
     assert done.code == 0, done.output
     assert ours("spark-1")["ray-head"] == head
+    outputs = serving.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
     assert serving.preview() == {}
     if not down:
         report.repairs.append(Repair("node added to the settings", "everything of it", "serve", None, up[0]))

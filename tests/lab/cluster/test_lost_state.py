@@ -6,7 +6,7 @@ import pytest
 
 from tests.lab.cluster.checks import containers
 from tests.lab.cluster.report import Repair, Report, timed
-from tests.lab.conftest import Stack, lab_settings
+from tests.lab.conftest import Stack, complete, lab_settings
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,6 @@ def test_a_lost_state_is_told_in_the_preview_and_the_next_up_starts_anew(
     assert not set(containers().values()) & set(before.values())
     assert bare.preview(*settings) == {}
     if serve:
+        outputs = bare.outputs()
+        assert complete(outputs["endpoint"], outputs["model"]) == 4
         report.repairs.append(Repair("state lost", "everything (create)", "everything", preview[0], up[0]))
