@@ -37,7 +37,7 @@ def _docker(facts: Survey) -> str:
 
 
 def _fabric(facts: Survey, end: Fabric) -> str:
-    """Where the fabric runs, at which speed, and the RoCE v2 GID of its address on each device."""
+    """Where the fabric runs, at which speed, and on each device the GID that NCCL takes, or is told to take."""
     text = f"fabric {end.address} on {end.interface}"
     interface = next((one for one in facts.interfaces if one.name == end.interface), None)
     if interface:
@@ -47,5 +47,7 @@ def _fabric(facts: Survey, end: Fabric) -> str:
     for hca in facts.hcas:
         if hca.name in end.hcas:
             gid = rdma.chosen_by_nccl(hca, version) if hca.roce else None
+            if end.gid_index is not None:
+                gid = next((one for one in hca.gids if one.index == end.gid_index), gid)
             text += f", {hca.name}" + (f" GID {gid.index} {gid.type}" if gid else "")
-    return text
+    return text + (f" by NCCL_IB_GID_INDEX={end.gid_index}" if end.gid_index is not None else "")

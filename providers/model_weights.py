@@ -62,7 +62,9 @@ class ModelWeightsProvider(Provider):
             progress.lasting(f"{connection.node}: model {root} stays: {', '.join(users)} has it mounted")
             return
         script = f"{bundle(model_look, weights_forget)}\nmodule.forget({root!r})\n"
-        connection.run("python3", "-", stdin=script, timeout=120, check=True)
+        told = connection.run("python3", "-", stdin=script, timeout=120, check=True).stdout.strip()
+        if told:
+            progress.lasting(f"Model of {connection.node}: {told}")
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
         outs = {**props, "token": None, "lacks": {}, "links": {}, "refs": {}, "compared": {}}
@@ -140,7 +142,7 @@ def _verify(props: Mapping[str, Any], owner: str, files: Mapping[str, int]) -> N
     wrong = differing(source, target, order)
     if not wrong:
         return
-    progress.lasting(f"Model of {target.node}: wrong checksums, copied anew: {', '.join(wrong)}")
+    progress.lasting(f"Model of {target.node}: other checksums than {owner}'s, copied anew: {', '.join(wrong)}")
     again = _order(props, owner, {file: files[file] for file in wrong}, anew=True)
     copy(source, target, again)
     if still := differing(source, target, again):

@@ -57,10 +57,15 @@ class NodeImageProvider(Provider):
         return self._ensure(news)
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """The image with its id, or gone; under a tag that was moved to another image it is gone too."""
+        """The image with its id, or gone, and why: under a tag that was moved to another image it is gone too."""
+        connection = Connection.load(props["connection"])
         reference = str(props["image"] if is_tag(props["image"]) else props["image_id"])
-        found = inspect(Connection.load(props["connection"]), reference)
-        return ReadResult(id_, dict(props)) if found and found.id == props["image_id"] else ReadResult("", {})
+        found = inspect(connection, reference)
+        if found and found.id == props["image_id"]:
+            return ReadResult(id_, dict(props))
+        now = f"is another one now ({found.id[:19]})" if found else "is not there any more"
+        progress.lasting(f"Image of {connection.node}: {props['image']} {now}")
+        return ReadResult("", {})
 
     def _ensure(self, props: Mapping[str, Any]) -> dict[str, Any]:
         connection, reference, wanted = Connection.load(props["connection"]), str(props["image"]), props.get("identity")

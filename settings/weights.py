@@ -23,6 +23,8 @@ class Weights(Model):
     a few of them by the disks."""
     verify: Literal["size", "checksum"] = "size"
     """What a file is compared by. `checksum` reads every file once on both ends (when it is set, and after each copy);
-    sizes cost nothing and are looked at in every run."""
+    sizes cost nothing and are looked at in every run. In a hub's cache a blob's name is its checksum; of a directory
+    the first node that has the model, the head before others, is taken to be right."""
     keep: bool = True
-    """Whether `pulumi destroy` leaves what was copied or downloaded. What was there before always stays."""
+    """Whether `pulumi destroy` leaves what was copied or downloaded. What was there before always stays,
+    and what it was mended with, too."""

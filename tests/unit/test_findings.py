@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hosts.fabric import Fabric
@@ -96,6 +97,8 @@ def test_line_shows_what_was_read() -> None:
         "free for the model; clock -0.02 s; fabric 192.168.200.12 on enp1s0f1np1 (200 Gb/s, MTU 1500), rocep1s0f1 "
         "GID 3 RoCE v2"
     )
+    told = line("spark-1", facts, dataclasses.replace(end, gid_index=2))
+    assert told.endswith("rocep1s0f1 GID 2 IB/RoCE v1 by NCCL_IB_GID_INDEX=2")
 
 
 def test_line_of_a_node_with_little_to_say() -> None:

@@ -180,7 +180,7 @@ def test_checksums_are_compared_when_asked_for_and_what_differs_is_copied(
     assert ModelWeightsProvider().diff("x", outs, asked).changes
     verified = created(asked)
     assert (worker / SECOND).read_bytes() == contents()[SECOND]
-    assert f"wrong checksums, copied anew: {SECOND}" in capfd.readouterr().out
+    assert f"other checksums than spark-1's, copied anew: {SECOND}" in capfd.readouterr().out
     assert not ModelWeightsProvider().diff("x", verified, asked).changes, "once is enough"
 
 
@@ -254,6 +254,17 @@ def test_destroy_leaves_what_was_there_and_the_copies_unless_told(head: Path, wo
         assert names(worker) >= set(contents())
     else:
         assert names(worker) == {"config.json", "mine.txt"}
+
+
+@pytest.mark.usefixtures("docker")
+def test_destroy_leaves_a_model_that_was_only_mended(
+    head: Path, worker: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The file may have come from a copy that goes too, and be the last one."""
+    directory(worker, {SECOND: contents()[SECOND]})
+    ModelWeightsProvider().delete("x", created(props(head, worker, keep=False)))
+    assert names(worker) >= set(contents())
+    assert "Model of spark-2: the model was there before and was mended: it stays" in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("docker")

@@ -378,11 +378,15 @@ def test_docker_that_does_not_answer_is_not_an_absent_image(docker: FakeDocker, 
 
 
 @pytest.mark.parametrize("there", ["same", "other", "absent"])
-def test_refresh_finds_the_image_or_that_it_is_gone(docker: FakeDocker, saved: Saved, there: str) -> None:
+def test_refresh_finds_the_image_or_that_it_is_gone(
+    docker: FakeDocker, saved: Saved, there: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     docker.answer(INSPECT, {"same": shown(of(saved)), "other": shown(OTHER), "absent": ABSENT}[there])
     known = props(saved, image_id=saved.id)
     found = NodeImageProvider().read("spark-1/x", known)
     assert (found.id, found.outs) == (("spark-1/x", known) if there == "same" else ("", {}))
+    told = {"same": "", "other": "is another one now (sha256:", "absent": "is not there any more"}[there]
+    assert (f"{IMAGE} {told}" if told else "") in capfd.readouterr().out
 
 
 def test_update_brings_the_image_that_is_now_wanted(docker: FakeDocker, saved: Saved) -> None:
