@@ -5,7 +5,6 @@ A cluster that does not serve needs Ray alone.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -15,7 +14,7 @@ from hosts.images.plan import Plan
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from settings import Cluster, Node
-from settings.checks import ENGINE_FLAGS, SECRET
+from settings.checks import ENGINE_FLAGS, dashed, near, refusal
 
 Arguments = Mapping[str, Sequence[str]]
 """Arguments by command (`vllm serve`, `ray start`)."""
@@ -116,24 +115,13 @@ def _wrong(meant: Meant, known: Sequence[str], written: Sequence[str]) -> Iterat
         elif len(options) > 1:
             named = ", ".join([*options[:SHOWN], *(["…"] if len(options) > SHOWN else [])])
             others.append(f"finds {name} ambiguous ({named})")
-        elif name != options[0] and (reason := _refusal(options[0])):
+        elif name != options[0] and (reason := refusal(options[0], ENGINE_FLAGS)):
             others.append(f"takes {name} for {options[0]}, which {reason}")
     if unknown:
         yield f"does not know {', '.join(map(_near(known), unknown))}"
     if stray:
         yield f"takes no value without an option: {', '.join(stray)}"
     yield from others
-
-
-def _refusal(option: str) -> str | None:
-    """Why an option is not the user's to give; settings/checks.py says it of names that are written out."""
-    if option in ENGINE_FLAGS:
-        setting = ENGINE_FLAGS[option]
-        return "is set " + (f"from `{setting}`: set that" if setting else "by the program: remove it")
-    if SECRET.search(option):
-        remedy = "pulumi config set --secret apiKey" if option == "--api-key" else "give it in `secretEnvironment`"
-        return f"would be seen by every user of the node: {remedy}"
-    return None
 
 
 def _ray_meant(known: Sequence[str], argument: str) -> list[str]:
@@ -151,7 +139,7 @@ def _vllm_meant(known: Sequence[str], argument: str) -> list[str]:
     name = re.split(r"[=.]", argument, maxsplit=1)[0]
     if name.startswith("-O") and "--optimization-level" in known:  # replaced before argparse sees it
         return ["--optimization-level"]
-    names = (name, f"--{name[2:].replace('_', '-')}") if name.startswith("--") else (name,)
+    names = (name, dashed(name))
     if whole := [option for option in known if option in names]:
         return whole[:1]
     # A letter may have its value attached.
@@ -167,7 +155,7 @@ def _near(known: Sequence[str]) -> Callable[[str], str]:
         name, _, _ = argument.partition("=")
         if " " in name:
             return f"{name!r} (an option and its value are two entries of the list, or one with =)"
-        close = difflib.get_close_matches(name, known, n=1)
+        close = near(name, known)
         return f"{name} (did you mean {close[0]}?)" if close else name
 
     return shown

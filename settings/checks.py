@@ -126,12 +126,6 @@ def cluster_faults(cluster: Cluster, doubtful: Collection[str]) -> Faults:
     for inputs, check in CHECKS:
         if inputs.isdisjoint(doubtful):
             yield from check(cluster)
-    for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
-        for index, mount in enumerate(host.mounts):
-            if "model" not in doubtful and mount.key == cluster.model_root:
-                yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
-    yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
-    yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
 
 
 def _sources(cluster: Cluster) -> Faults:
@@ -240,21 +234,37 @@ def _stale(cluster: Cluster) -> Faults:
 def _arguments(place: Place, arguments: Iterable[str], own: Mapping[str, str | None]) -> Faults:
     """Arguments that a setting is for, and secrets, which every user of the node would see in its process list."""
     for index, argument in enumerate(arguments):
-        flag = argument.partition("=")[0]
-        flag = f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
-        if flag in own:
-            setting = own[flag]
-            yield (
-                (*place, index),
-                f"{flag} is set " + (f"from `{setting}`: set that" if setting else "by the program: remove it"),
-            )
-        elif flag == "--api-key":
-            yield (
-                (*place, index),
-                "--api-key would be seen by every user of the node: pulumi config set --secret apiKey",
-            )
-        elif flag.startswith("--") and SECRET.search(flag):
-            yield (*place, index), f"{flag} would be seen by every user of the node: give it in `secretEnvironment`"
+        flag = dashed(argument.partition("=")[0])
+        if reason := refusal(flag, own):
+            yield (*place, index), f"{flag} {reason}"
+
+
+def dashed(flag: str) -> str:
+    """A long flag with dashes in its name, for which vLLM takes underscores too."""
+    return f"--{flag[2:].replace('_', '-')}" if flag.startswith("--") else flag
+
+
+def refusal(flag: str, own: Mapping[str, str | None]) -> str | None:
+    """Why a flag is not the user's to give, to be said after it; None where it is."""
+    if flag in own:
+        return "is set " + (f"from `{own[flag]}`: set that" if own[flag] else "by the program: remove it")
+    if flag.startswith("--") and SECRET.search(flag):
+        remedy = "pulumi config set --secret apiKey" if flag == "--api-key" else "give it in `secretEnvironment`"
+        return f"would be seen by every user of the node: {remedy}"
+    return None
+
+
+def _given_arguments(cluster: Cluster) -> Faults:
+    yield from _arguments(("engine_arguments",), cluster.engine_arguments, ENGINE_FLAGS)
+    yield from _arguments(("ray", "arguments"), cluster.ray.arguments, RAY_FLAGS)
+
+
+def _model_mount(cluster: Cluster) -> Faults:
+    """The model's directory is mounted by the program alone."""
+    for place, host in ((), cluster), *((("nodes", i), node) for i, node in enumerate(cluster.nodes)):
+        for index, mount in enumerate(host.mounts):
+            if mount.key == cluster.model_root:
+                yield (*place, "mounts", index, "target"), "the model is mounted there by the program: remove the mount"
 
 
 def _sizes(cluster: Cluster) -> Faults:
@@ -284,5 +294,7 @@ CHECKS: tuple[tuple[frozenset[str], Callable[[Cluster], Faults]], ...] = (
     (frozenset({"image", "image_archive", "image_build", "model", "served_model_name"}), _sources),
     (frozenset({"serve", "port", "ray", "arguments", "ray_arguments", "dashboard"}), _ports),
     (frozenset({"serve", "gpus", "tensor_parallel_size", "pipeline_parallel_size"}), _sizes),
+    (frozenset({"model"}), _model_mount),
+    (frozenset(), _given_arguments),
 )
 """Settings that a check depends on, and the check."""
