@@ -13,6 +13,7 @@ from components import monitor
 from engines import vllm_image
 from hosts.faults import Fault, Faults
 from hosts.findings import look
+from hosts.images import registry_access
 from hosts.operation import LEAVE_OUT, destroying
 from hosts.preflight import runs_containers
 from hosts.readings import line
@@ -39,6 +40,8 @@ def main() -> None:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         found = look(settings, stack, surveys)
+        if found.image and not found.image.image and not found.image.context:
+            found.add(registry_access.check(settings, found.image.seed))
         if found.weights and found.weights.download:
             seed = found.image.seed if found.image else settings.head.name
             found.add(hub_access.check(settings, surveys, seed, config.get("hubToken")))

@@ -43,8 +43,6 @@ def model_weights(node: Node, plan: WeightsPlan) -> ModelWeights:
         "streams": own.streams,
         "verify": own.verify,
         "keep": own.keep,
-        "head": args.ends[cluster.head.name].connection.dump(),
-        "stack": args.stack,
     }
     upstream: list[pulumi.Resource] = [node.host]
     if plan.download and seed and seed.weights:

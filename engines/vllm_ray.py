@@ -111,7 +111,7 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
         values["NCCL_IB_HCA"] = ",".join(fabric.hcas)
         if ":" in fabric.address:
             values["NCCL_IB_ADDR_FAMILY"] = "AF_INET6"  # its default is IPv4; that of the RoCE version is 2
-    elif own.hcas is not None or len(cluster.nodes) > 1:
+    else:
         values["NCCL_IB_DISABLE"] = "1"  # or NCCL takes any device that is active, be it on another cable
     gid_index = fabric.gid_index if own.gid_index is None else own.gid_index
     if gid_index is not None:

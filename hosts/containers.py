@@ -172,18 +172,3 @@ def others_mounting(connection: Connection, path: str) -> list[str]:
     done = connection.run("docker", "ps", "-a", "--filter", f"volume={path}", "--format", shown, check=True)
     found = [line.partition(" ") for line in done.stdout.splitlines()]
     return [name for name, _, node in found if node != connection.node]
-
-
-RESTART = """
-ids=$(docker ps -q --filter "$1" --filter "label=$2.role=serve" --filter status=restarting) || exit 1
-[ -z "$ids" ] || docker restart $ids
-"""
-
-
-def restart_failing_serve(connection: Connection, stack: str) -> bool:
-    """Start serve at once where it is between two failures; whether it was.
-
-    For one whose files have just been mended: Docker would wait up to a minute, and its last log tell of the past.
-    """
-    arguments = (ownership.stack_filter(stack), ownership.PREFIX)
-    return bool(connection.run("sh", "-c", RESTART, "sh", *arguments, timeout=120, check=True).stdout.strip())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lab import access, docker, layout, nodes, processes
+from lab import access, docker, layout, model, nodes, processes
 from lab.engine_plugin import errors
 from lab.layout import NODES, Node
 from lab.processes import LabError
@@ -113,6 +113,13 @@ docker rm -f "$id" >/dev/null
 systemd-run --quiet --unit lab-foreign python3 -m http.server 30000
 until ss -Hltn 'sport = :30000' | grep -q .; do systemctl -q is-active lab-foreign; done
 """
+MODEL_CONFIG = f"{layout.MODELS_AT}/{model.NAME}/config.json"
+LOOP = f"""
+config={MODEL_CONFIG}
+sed 's/"qwen3"/"qwen9"/' "$config" > /run/lab-config.json
+mount --bind /run/lab-config.json "$config"
+docker restart "$id"
+"""
 
 _ROLES, _NODES, BOTH = tuple(ROLES), tuple(node.name for node in reversed(NODES)), "both"
 _HEAD_FIRST, _WORKER_FIRST = ("ray-head", "ray-worker", "serve"), ("ray-worker", "ray-head")
@@ -126,6 +133,12 @@ FAULTS: Mapping[str, Fault] = {
         "its completions fail with 500 while /health is 200, until it is restarted",
         ("serve",),
         f'docker exec "$id" touch {errors.WANTED}',
+    ),
+    "loop": Fault(
+        "its engine crashes at each load: the model is of a type that it does not know",
+        ("serve",),
+        LOOP,
+        f"umount {MODEL_CONFIG}",
     ),
     "restart": Fault("Docker restarts its container", _HEAD_FIRST, 'docker restart "$id"'),
     "raylet": Fault("its raylet is killed", _WORKER_FIRST, 'docker exec "$id" pkill -9 -x raylet'),

@@ -14,6 +14,7 @@ LOCK = CHECKOUT / ".build" / "lab.lock"  # outlives a purge
 SSH_CONFIG = STATE / "ssh_config"
 ENGINE = STATE / "engine"
 MODELS = STATE / "models"
+MODELS_AT = "/opt/models"  # of the nodes
 IMAGE_ARCHIVE = STATE / "image.tar"
 
 OWNER_LABEL = "dgx-spark-lab"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from lab import access, docker, engine, image, layout, network, processes
-from lab.layout import DEFINITION_LABEL, ENGINE, FABRIC, MANAGEMENT, MODELS, OWNER, OWNER_LABEL, SPARKS, Node
+from lab.layout import DEFINITION_LABEL, ENGINE, FABRIC, MANAGEMENT, MODELS, MODELS_AT, OWNER, OWNER_LABEL, SPARKS, Node
 from lab.processes import CommandFailedError, LabError
 
 BOOT_SECONDS = 90.0
@@ -36,7 +36,7 @@ def create_arguments(node: Node) -> list[str]:
         # The engine wants 160 MB of shared memory a rank and Ray its object store; Docker's default is 64 MB.
         *("--shm-size", "4g", "--tmpfs", "/run:exec", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec"),  # noqa: S108
         *("--volume", f"{docker_volume(node)}:/var/lib/docker"),
-        *("--volume", f"{ENGINE}:/opt/venv:ro", "--volume", f"{MODELS}:/opt/models:ro"),
+        *("--volume", f"{ENGINE}:/opt/venv:ro", "--volume", f"{MODELS}:{MODELS_AT}:ro"),
         *("--volume", f"{node.state}/cache:/opt/cache", "--volume", f"{node.state}/ssh:/etc/ssh/lab:ro"),
         *("--network", first[0], "--ip", str(first[1])),
         layout.NODE_IMAGE,

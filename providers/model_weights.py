@@ -10,7 +10,7 @@ import pulumi
 from pulumi.dynamic import CreateResult, Resource
 
 from hosts.bundle import bundle
-from hosts.containers import others_mounting, restart_failing_serve
+from hosts.containers import others_mounting
 from hosts.faults import Fault
 from hosts.ssh import Connection
 from hosts.weights import forget as weights_forget
@@ -44,11 +44,8 @@ class ModelWeightsProvider(Provider):
         return CreateResult(f"{props['connection']['node']}{props['root']}", self._ensure(props))
 
     def renew(self, _olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
-        """Bring what the node lacks now; a serve that fails over and over for want of it is started at once."""
-        outs = self._ensure(news)
-        if (news["lacks"] or news["links"]) and restart_failing_serve(Connection.load(news["head"]), news["stack"]):
-            progress.lasting(f"Model of {news['connection']['node']}: mended; serve, which was failing, starts anew")
-        return outs
+        """Bring what the node lacks now."""
+        return self._ensure(news)
 
     def delete(self, _id: str, props: Mapping[str, Any]) -> None:
         """Remove what was brought, unless it is to be kept; what was there before stays in any case.
@@ -186,7 +183,7 @@ class ModelWeights(Resource, module="spark", name="ModelWeights"):
             inputs: `below` and `digest` (what is wanted), `lacks` (by file: size, found, from), `links` and
                 `refs` (name: what it says), `sources` (by node: :meth:`Source.dump` and `root`), `compared` (by owner:
                 size of each file whose checksum is to be compared), `download` (:class:`Download` as a dictionary,
-                or None), `streams`, `verify`, `keep`, `head` (connection to the node of serve) and `stack`.
+                or None), `streams`, `verify` and `keep`.
             token: for the hub, secret.
             opts: as usual.
         """

@@ -1,6 +1,8 @@
 """Waiting for a gate: polling with deadline and progress; the dead end it early, the stuck are restarted once.
 
-Docker's restart policy brings back what exits. Where it is `no`, the wait starts that again, once.
+Docker's restart policy brings back what exits. Where it is `no`, the wait starts that again, once. What had been
+failing before the wait is restarted once too: the cause may have been mended since, and Docker's next try be a minute
+away.
 """
 
 from __future__ import annotations
@@ -136,10 +138,14 @@ class Wait:
                 f"read its log: {one.docker_by_hand('logs')}",
                 look(one.connection, one.container).log,
             )
+        self._start_anew(one, self._verdict.text)
+
+    def _start_anew(self, one: Watched, why: str) -> None:
         self._restarted.add(one.container)
-        self.lasting(f"{self.name}: {self._verdict.text}; restarting the {one.role} container on {one.connection.node}")
+        self.lasting(f"{self.name}: {why}; restarting the {one.role} container on {one.connection.node}")
         one.connection.run("docker", "restart", one.container, timeout=RESTART_SECONDS, check=True)
-        self._first.clear()  # Docker counts anew
+        self._first.pop(one.container, None)  # Docker counts anew
+        self._suspects.pop(one.container, None)
 
     def _opens(self, reading: Reading) -> bool:
         """Whether a reading opens the gate; raises its fault if it has one."""
@@ -164,6 +170,8 @@ class Wait:
         self._seen = time.monotonic()
         for one, state in zip(self.watched, states, strict=True):
             before, self._states[one] = self._states.get(one, state), state
+            if one.container not in self._first and state.status == "restarting" and self._was_failing(one, state):
+                continue
             first = self._first.setdefault(one.container, state.restarts)
             cause = self._cause(one, state)
             if cause:
@@ -177,9 +185,18 @@ class Wait:
             if not cause and self._revive(one, state):
                 continue
             if dead or (cause and self._seen - self._suspects[one.container][1] >= SUSPECT_SECONDS):
+                if cause and cause.stays and self._was_failing(one, state):
+                    continue
                 raise self._broken(one, state)
             if state.restarts > before.restarts:
                 self._ended(one, before)
+
+    def _was_failing(self, one: Watched, state: State) -> bool:
+        """Restart what had failed before this wait began, once; whether it was."""
+        if one.container in self._restarted or not self._first.get(one.container, state.restarts):
+            return False
+        self._start_anew(one, "it had been failing")
+        return True
 
     def _ask_all(self, ask: Callable[[Watched], State], meanwhile: Callable[[], None]) -> list[Future[State]]:
         """Ask about all containers at once; `meanwhile`, called a few times a second, may end it by what it raises.
@@ -233,7 +250,7 @@ class Wait:
         """A start has ended since that look; raises Fault where its cause stays."""
         state = look(one.connection, one.container, since=before.started)
         cause = self._cause(one, state)
-        if cause and cause.stays:
+        if cause and cause.stays and not self._was_failing(one, state):
             raise self._broken(one, state)
 
     def _broken(self, one: Watched, state: State) -> Fault:

@@ -12,13 +12,14 @@ import pytest
 
 from hosts.bundle import bundle
 from hosts.faults import Fault
-from hosts.images import build_context
+from hosts.images import build_context, registry_access
 from hosts.images.download import download
 from hosts.images.identity import CONTEXT_LABEL, inspect
 from hosts.ssh import lines
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
-from tests.lab.conftest import connect, on
+from settings import parse
+from tests.lab.conftest import connect, lab_settings, on
 from tests.samples import registry
 from tests.samples.registry import NAME, Tiny, digest
 
@@ -33,7 +34,7 @@ import sys, threading
 architecture = sys.argv[1]
 server = module.Registry()
 entry = server.add(module.Tiny(architecture, (1, 2)))
-server.add_list("1", [server.add(module.Tiny("s390x", (1, 3), 200_000)), entry])
+server.add_list("1", [server.add(module.Tiny("s390x", (1, 3), 200_000), "other"), entry])
 server.add(module.Tiny(architecture, (1, 4)), "huge", claimed={CLAIMED})
 slow = module.Tiny(architecture, (1, 5))
 server.add(slow, "slow")
@@ -53,6 +54,7 @@ class Served:
         self._asked: list[str] = []
         port, self.digest = (heard.get(timeout=20) or "").split()
         self.prefix = f"127.0.0.1:{port}/{NAME}"
+        self.architecture = architecture
         self.tiny, huge, self.slow = (Tiny(architecture, (1, top)) for top in (2, 4, 5))
         self._configs = {digest(one.config) for one in (self.tiny, huge, self.slow, Tiny("s390x", (1, 3), 200_000))}
 
@@ -155,6 +157,26 @@ def test_registry_that_does_not_have_the_image_says_so_itself(served: Served) ->
     with pytest.raises(Fault, match=r":none is on no node and cannot be pulled") as caught:
         brought(HEAD, f"{served.prefix}:none")
     assert "manifest unknown" in caught.value.evidence
+
+
+@pytest.mark.parametrize(
+    ("tag", "told"),
+    [
+        (":1", ""),
+        ("@", ""),
+        (":none", "has no image {prefix}:none"),
+        ("/none:1", "has no image {prefix}/none:1"),
+        (":other", "image {prefix}:other is not for linux/{architecture}, only for linux/s390x"),
+    ],
+)
+def test_registry_is_asked_before_anything_is_registered(served: Served, tag: str, told: str) -> None:
+    name = served.prefix + (tag if tag != "@" else f"@{served.digest}")
+    cluster = parse(lab_settings() | {"image": name, "image_archive": None})
+    found = list(registry_access.check(cluster, HEAD))
+    assert len(found) == bool(told)
+    for certain, fault in found:
+        assert certain
+        assert told.format(prefix=served.prefix, architecture=served.architecture) in fault.cause
 
 
 def test_interrupted_pull_leaves_nothing_and_is_repeated(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,6 @@ def props(wanted: Cluster, node: str) -> dict[str, Any]:
         "streams": wanted.weights.streams,
         "verify": wanted.weights.verify,
         "keep": wanted.weights.keep,
-        "head": connect(HEAD).dump(),
-        "stack": "lab",
     }
 
 

@@ -21,7 +21,6 @@ from tests.unit.fake_docker import FakeDocker, says
 
 HEAD, WORKER = Connection("spark-1", ()), Connection("spark-2", ())
 SECOND = "model-00002-of-00003.safetensors"
-SERVE = "ps status=restarting"
 
 
 @pytest.fixture
@@ -62,8 +61,6 @@ def props(head: Path, worker: Path, node: str = "spark-2", **changes: Any) -> di
         "streams": 2.0,  # Pulumi's numbers
         "verify": "size",
         "keep": True,
-        "head": HEAD.dump(),
-        "stack": "test",
     } | changes
     return {key: value for key, value in given.items() if value is not None}  # as Pulumi passes it
 
@@ -103,21 +100,7 @@ def test_missing_or_short_file_is_drift_and_just_it_is_brought(
     assert mended
     assert (mended["lacks"], mended["digest"]) == ({}, outs["digest"])
     assert "0.0 MB sent" in capfd.readouterr().out
-    assert [call[0] for call in docker.calls] == ["ps"], "serve runs and is left alone"
-
-
-@pytest.mark.parametrize("lost", [SECOND, "linked.json"])
-def test_serve_that_fails_for_want_of_a_file_is_started_when_it_is_there(
-    docker: FakeDocker, head: Path, worker: Path, capfd: pytest.CaptureFixture[str], lost: str
-) -> None:
-    (head / "linked.json").symlink_to("config.json")
-    outs = created(props(head, worker))
-    (worker / lost).unlink()
-    docker.answer("ps status=restarting", says("0123456789ab\n"))
-    docker.answer("restart 0123456789ab", says("0123456789ab\n"))
-    ModelWeightsProvider().update("x", outs, props(head, worker))
-    assert docker.called("restart") == [["restart", "0123456789ab"]]
-    assert "mended; serve, which was failing, starts anew" in capfd.readouterr().out
+    assert docker.calls == []
 
 
 def test_entry_of_the_hub_cache_arrives_with_its_links(tmp_path: Path) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import socketserver
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import pytest
 
 from hosts.survey import Docker
 from tests.samples import IMAGE_ID, inspected
+from tests.unit.docker_api import Answers, docker_api
 from tests.unit.test_survey import run, tool
 
 ENGINE: dict[str, Any] = {
@@ -35,9 +33,6 @@ ENGINE: dict[str, Any] = {
     ],
 }
 """Answers of Docker's API by path, shortened; a port that is exposed only has no public one."""
-ABSENT = (404, b'{"message":"No such image"}')
-Answers = dict[str, tuple[int, bytes]]
-"""Status and body by path."""
 
 
 def said(changes: dict[str, Any] | None = None) -> Answers:
@@ -50,33 +45,13 @@ def ask(tmp_path: Path) -> Iterator[Callable[[Answers], dict[str, Any]]]:
     """What the survey says of a Docker that gives these answers."""
     answers: Answers = {}
 
-    class Answer(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def address_string(self) -> str:
-            return "socket"
-
-        def log_message(self, *_: Any) -> None:
-            """Say nothing."""
-
-        def do_GET(self) -> None:
-            status, body = answers.get(self.path, ABSENT)
-            if status:
-                self.send_response(status)
-                self.end_headers()
-                self.wfile.write(body)
-
     def asked(given: Answers) -> dict[str, Any]:
         answers.update(given)
         found: dict[str, Any] = run(tmp_path, before=tool(tmp_path, "docker", ""))["docker"]
         return found
 
-    with socketserver.ThreadingUnixStreamServer(str(tmp_path / "docker.sock"), Answer) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with docker_api(tmp_path / "docker.sock", answers):
         yield asked
-        server.shutdown()
-        thread.join()
 
 
 Ask = Callable[[Answers], dict[str, Any]]

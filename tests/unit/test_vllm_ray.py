@@ -161,17 +161,12 @@ def test_gid_index_is_said_only_where_it_is_given() -> None:
 
 
 @pytest.mark.parametrize("end", [Fabric("10.0.0.1", "eth0", (), "test"), dataclasses.replace(HEAD, rdma=False)])
-def test_rdma_is_off_on_all_nodes_where_one_has_none(end: Fabric) -> None:
-    """NCCL itself would take any active device, also one on another cable."""
-    values = environment(cluster(), 0, end)
+@pytest.mark.parametrize("count", [1, 2])
+def test_rdma_is_off_on_all_nodes_where_one_has_none(end: Fabric, count: int) -> None:
+    """NCCL itself would take any active device, also one on another cable. A node that comes changes no other's."""
+    values = environment(cluster(nodes=MINIMAL["nodes"][:count]), 0, end)
     assert values["NCCL_IB_DISABLE"] == "1"
     assert "NCCL_IB_HCA" not in values
-
-
-def test_no_hcas_on_purpose_turn_rdma_off_on_a_single_node_too() -> None:
-    alone, end = MINIMAL["nodes"][:1], Fabric("10.0.0.1", "eth0", (), "test")
-    assert environment(cluster(nodes=alone, hcas=[]), 0, end)["NCCL_IB_DISABLE"] == "1"
-    assert "NCCL_IB_DISABLE" not in environment(cluster(nodes=alone), 0, end)
 
 
 def test_gid_index_of_the_survey_gives_way_to_the_users() -> None:

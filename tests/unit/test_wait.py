@@ -23,6 +23,7 @@ HEAD = Watched(LOCAL, "head0123456789", "ray-head")
 FATAL = "ValueError: Current node has no GPU available. current_node_resource={'CPU': 20.0}."
 MISFIT = "Error: No available node types can fulfill resource request {'node:192.168.200.13': 0.001, 'GPU': 1.0}. Add"
 
+UNKNOWN_FLAG = "vllm: error: unrecognized arguments: --no-such-flag"
 LATER = ({"say": "later"},) * 12
 
 
@@ -222,15 +223,48 @@ def test_crash_loop_is_explained_by_the_log_of_an_earlier_start(case: Case) -> N
 
 
 def test_start_that_ended_with_a_cause_that_stays_is_not_waited_out(case: Case) -> None:
-    case.looks(state(restarts=4), state(restarts=5, started="T2"))
+    case.looks(state(restarts=0), state(restarts=1, started="T2"))
+    ended_with(case, UNKNOWN_FLAG)
+    assert "is running, restarted 1 times: the engine does not know --no-such-flag" in case.fault().cause
+    assert not case.docker.called("restart")
+
+
+def ended_with(case: Case, line: str) -> None:
+    """The first start ends with this line; there is a second one."""
     case.docker.answer(f"logs {SERVE.container} T2", says("INFO: starting\n"))
-    case.docker.answer(
-        f"logs {SERVE.container} T1",
-        says("INFO: starting\n"),
-        says("INFO: starting\nvllm: error: unrecognized arguments: --no-such-flag\nINFO: starting\n"),
+    starting = "INFO: starting\n"
+    case.docker.answer(f"logs {SERVE.container} T1", says(starting), says(f"{starting}{line}\n{starting}"))
+    case.logs(line)
+
+
+@pytest.mark.parametrize("mended", [True, False])
+def test_what_had_been_failing_before_the_wait_is_restarted_once_and_judged_by_that(case: Case, mended: bool) -> None:
+    """Its cause may have been mended after the start that still ends with it."""
+    case.looks(
+        state(restarts=4),
+        *[state(restarts=5, started="T2")] * 2,  # looked at once more for what the start before ended with
+        state(restarts=0, started="T3"),
+        *[state(restarts=1, started="T4")] * (not mended),
     )
-    case.logs("vllm: error: unrecognized arguments: --no-such-flag")
-    assert "is running, restarted 5 times: the engine does not know --no-such-flag" in case.fault().cause
+    ended_with(case, UNKNOWN_FLAG)
+    case.docker.answer(f"logs {SERVE.container} T4", says("INFO: starting\n"))
+    case.docker.answer(f"logs {SERVE.container} T3", says("INFO: starting\n"), says(f"{UNKNOWN_FLAG}\n"))
+    if mended:
+        case.readings(*LATER[:5], {"go": 1})
+        case.docker.answer(f"logs {SERVE.container} T3", says("INFO: starting\n"))
+        assert case.wait() == {"go": 1}
+    else:
+        assert "restarted 1 times: the engine does not know --no-such-flag" in case.fault().cause
+    assert case.docker.called("restart") == [["restart", SERVE.container]]
+    assert case.lasting[0] == "Test gate: it had been failing; restarting the serve container on spark-1"
+
+
+def test_what_is_between_two_failures_is_started_at_once(case: Case) -> None:
+    """Docker would wait up to a minute."""
+    case.looks(state("restarting", restarts=4), state(restarts=0, started="T2"))
+    case.readings(*LATER[:3], {"go": 1})
+    assert case.wait() == {"go": 1}
+    assert case.docker.called("restart") == [["restart", SERVE.container]]
 
 
 def test_start_that_ended_with_a_cause_that_passes_is_waited_out(case: Case) -> None:

@@ -54,6 +54,7 @@ class Row:
 
 NEW_SERVE, NEW_WORKER = {SERVE: "create", SERVING: "create"}, {WORKER: "create"}
 ONLY_SERVE, ONLY_WORKER = frozenset({"serve"}), frozenset({"ray-worker"})
+STALE = {"Command spark-2-found": "update", "Command spark-2-stopped": "update"}
 QUICK = (Row("raylet", "ray-worker", {SERVING: "create"}),)
 MORE = (
     Row("remove", "ray-head", {HEAD: "create", WORKER: "replace", SERVE: "replace", GPUS: "create"}, ALL),
@@ -79,7 +80,7 @@ MORE = (
     Row("docker-restart", "spark-2", {SERVING: "create"}),
     Row("docker-stop", "spark-2", refused="spark-2: Docker does not answer"),
     Row("gpu", "spark-2", refused="spark-2: the GPU is held by /usr/bin/python3"),
-    Row("unit", "spark-2", {"Command spark-2-found": "update", "Command spark-2-stopped": "update"}),
+    Row("unit", "spark-2", STALE),
     Row("foreign", "serve", NEW_SERVE, ONLY_SERVE, refused="has a name of this stack but is not ours"),
     Row("foreign", "ray-worker", NEW_WORKER, ONLY_WORKER, refused="has a name of this stack but is not ours"),
     Row("port", "serve", NEW_SERVE, ONLY_SERVE, refused="spark-1: port 30000 is taken by python3"),
@@ -121,6 +122,51 @@ def test_fault_is_named_and_repaired_and_nothing_else_is_touched(serving: Stack,
         inject(row.fault, row.target, "--heal")
     named = f"error: {row.refused.removeprefix('error: ').strip(' :')}" if row.refused else plan_text(row.named)
     report.repairs.append(Repair(row.name, named, ", ".join(sorted(row.replaced)), refusal or preview[0], up[0]))
+
+
+@pytest.mark.matrix
+def test_a_crash_loop_ends_up_with_its_cause(serving: Stack, report: Report) -> None:
+    """Docker says running or restarting all the while, and that there is nothing to change."""
+    before = containers()
+    inject("loop", "serve")
+    with timed() as preview:
+        assert serving.preview() == {SERVING: "create"}
+    refused(serving.up(), "error: spark-1: Serve gate: the serve container ", "model type `qwen9`", "next: ")
+    assert containers() == before
+    inject("loop", "serve", "--heal")
+    with timed() as up:
+        done = serving.up()
+    assert done.code == 0, done.output
+    assert containers() == before
+    outputs = serving.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    assert serving.preview() == {}
+    report.repairs.append(Repair("loop serve", plan_text({SERVING: "create"}), "", preview[0], up[0]))
+
+
+@pytest.mark.matrix
+def test_what_a_reboot_brings_is_told_and_stopped_before_the_rest(serving: Stack, report: Report) -> None:
+    """A stale unit that is enabled, and a foreign process on the GPU, which is the user's to stop."""
+    before = containers()
+    inject("unit", "spark-2")
+    inject("reboot", "spark-2")
+    inject("gpu", "spark-2")
+    refused(serving.pulumi("preview", "--stack", "lab"), "spark-2: the GPU is held by /usr/bin/python3", "next: ")
+    inject("gpu", "spark-2", "--heal")
+    with timed() as preview:
+        plan = serving.preview()
+    assert {name: plan.get(name) for name in STALE} == STALE, plan
+    with timed() as up:
+        done = serving.up()
+    assert done.code == 0, done.output
+    assert on("spark-2", "systemctl", "is-active", "vllm-cluster.service", check=False).strip() == "inactive"
+    assert containers() == before
+    outputs = serving.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    assert serving.preview() == {}
+    inject("unit", "spark-2", "--heal")
+    named = f"error: spark-2: the GPU is held by /usr/bin/python3; then {plan_text(plan)}"
+    report.repairs.append(Repair("reboot spark-2, a stale unit and a foreign process", named, "", preview[0], up[0]))
 
 
 def test_a_power_cut_ends_in_a_serving_cluster_without_the_operator(serving: Stack, report: Report) -> None:

@@ -40,8 +40,9 @@ def changed(stack: Stack, **changes: Any) -> Result:
 
 
 def test_an_image_that_is_nowhere_starts_nothing(bare: Stack) -> None:
+    doubt = "warning: spark-1: localhost:5 does not tell whether it gives image localhost:5/absent/vllm:1"
     cause = "image localhost:5/absent/vllm:1 is on no node and cannot be pulled"
-    refused(changed(bare, image="localhost:5/absent/vllm:1", image_archive=None), cause)
+    refused(changed(bare, image="localhost:5/absent/vllm:1", image_archive=None), doubt, cause)
     assert containers() == {}
 
 

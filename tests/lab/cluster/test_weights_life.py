@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from tests.lab.conftest import Stack, complete, lab_settings, on
 HOME = "/home/aurora/test-weights"
 MODEL = f"{HOME}/tiny-qwen3"
 SECOND = "model-00002-of-00002.safetensors"
+DIGESTS = f"cd {MODEL} && sha256sum *"
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +32,7 @@ def test_up_brings_the_model_before_anything_of_the_engine_starts(stack: Stack, 
     done = stack.up(*settings)
     assert done.code == 0, done.output
     assert "Model of spark-2, from spark-1:" in done.output
-    assert on("spark-2", "sh", "-c", f"cd {MODEL} && sha256sum *") == on(
-        "spark-1", "sh", "-c", f"cd {MODEL} && sha256sum *"
-    )
+    assert on("spark-2", "sh", "-c", DIGESTS) == on("spark-1", "sh", "-c", DIGESTS)
     assert done.output.index("Model of spark-2, from spark-1:") < done.output.index("GPU gate:")
 
 
@@ -41,26 +41,33 @@ def test_second_up_changes_nothing(stack: Stack, settings: list[str]) -> None:
     assert done.code == 0, done.output
 
 
-def test_missing_file_is_named_by_a_preview_and_mended_without_touching_serve(
-    stack: Stack, settings: list[str], report: Report
+DAMAGES = {
+    "missing": (f"rm {MODEL}/{SECOND}", r"\(missing, from spark-1\)"),
+    "cut off": (f"truncate --size=-1 {MODEL}/{SECOND}", r"\(\d+ bytes wanted, \d+ found, from spark-1\)"),
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_a_damaged_file_is_named_by_a_preview_and_mended_without_touching_serve(
+    stack: Stack, settings: list[str], report: Report, fault: str
 ) -> None:
+    damage, told = DAMAGES[fault]
     before = containers()
-    on("spark-2", "rm", f"{MODEL}/{SECOND}")
+    on("spark-2", "sh", "-c", damage)
     with timed() as preview:
         assert stack.preview(*settings) == {"ModelWeights spark-2": "update"}
-    told = stack.pulumi("preview", "--stack", "lab", *settings)
-    assert f"spark-2: the model lacks {SECOND} (missing, from spark-1)" in told.output
+    shown = stack.pulumi("preview", "--stack", "lab", *settings)
+    assert re.search(f"spark-2: the model lacks {SECOND} {told}", shown.output), shown.output
     with timed() as up:
         done = stack.up(*settings)
     assert done.code == 0, done.output
-    on("spark-2", "test", "-f", f"{MODEL}/{SECOND}")
+    assert on("spark-2", "sh", "-c", DIGESTS) == on("spark-1", "sh", "-c", DIGESTS)
     assert containers() == before
     outputs = stack.outputs()
     assert complete(outputs["endpoint"], outputs["model"]) == 4
-    report.repairs.append(
-        Repair("file of the model missing on spark-2", "ModelWeights spark-2 (update)", "", preview[0], up[0])
-    )
     assert stack.preview(*settings) == {}
+    name = f"file of the model {fault} on spark-2"
+    report.repairs.append(Repair(name, "ModelWeights spark-2 (update)", "", preview[0], up[0]))
 
 
 def test_destroy_removes_the_copy_and_leaves_the_model(stack: Stack, settings: list[str]) -> None:
