@@ -43,7 +43,7 @@ def test_second_up_changes_nothing(stack: Stack, settings: list[str]) -> None:
 
 DAMAGES = {
     "missing": (f"rm {MODEL}/{SECOND}", r"\(missing, from spark-1\)"),
-    "cut off": (f"truncate --size=-1 {MODEL}/{SECOND}", r"\(\d+ bytes wanted, \d+ found, from spark-1\)"),
+    "cut off": (f"truncate --size=-1 {MODEL}/{SECOND}", r"\(\d+ bytes instead of \d+, from spark-1\)"),
 }
 
 
