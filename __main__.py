@@ -40,7 +40,7 @@ def main() -> None:
                 raise Faults(faults, LEAVE_OUT)
             return  # what is destroyed is in the state; a port taken or a model gone must not stop it
         found = look(settings, stack, surveys)
-        if found.image and not found.image.image and not found.image.context:
+        if found.image and found.image.pulled:
             found.add(registry_access.check(settings, found.image.seed))
         if found.weights and found.weights.download:
             seed = found.image.seed if found.image else settings.head.name

@@ -28,6 +28,11 @@ class Plan:
     archived: bool = False
     """Whether it is the one of `image_archive`."""
 
+    @property
+    def pulled(self) -> bool:
+        """Whether it must come from a registry: no node has it, and there is no other source."""
+        return self.image is None and self.context is None
+
 
 def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     """Decide on the image and its seed: a node that has it, the head first; else the head.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from hosts.bundle import program
+from hosts.bundle import ask, program
 from hosts.faults import Fault
 from hosts.images import registry_access_script
 from hosts.images.registry_access_script import registry
@@ -32,7 +31,8 @@ def check(cluster: Cluster, seed: str) -> Iterator[tuple[bool, Fault]]:
     """
     node, image = cluster.node(seed), cluster.image
     connection, name = Connection.of(cluster, node), registry(image)
-    said = _ask(connection, image, cluster.deadlines.survey)
+    bound = cluster.deadlines.survey
+    said: dict[str, Any] = {"status": 0} | ask(connection, SCRIPT, {"image": image, "seconds": SHARE * bound}, bound)
     status, evidence = said["status"], said["error"]
     otherwise = "give `image_archive` (docker save) or `image_build`"
     if status == ABSENT:
@@ -55,18 +55,3 @@ def check(cluster: Cluster, seed: str) -> Iterator[tuple[bool, Fault]]:
     else:
         return
     yield status == 200 or (status in (ABSENT, *REFUSED) and not said["mirrored"]), fault
-
-
-def _ask(connection: Connection, image: str, bound: float) -> Mapping[str, Any]:
-    """The answer of hosts/images/registry_access_script.py on a node; none in time is one too."""
-    silent = {"status": 0, "platforms": []}
-    question = json.dumps({"image": image, "seconds": SHARE * bound})
-    try:
-        done = connection.run("python3", "-c", SCRIPT, stdin=question, timeout=bound)
-    except Fault as fault:
-        return {**silent, "error": fault.cause}
-    try:
-        said: dict[str, Any] = json.loads(done.stdout)
-    except ValueError:
-        return {**silent, "error": done.stderr or done.stdout}
-    return said

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hosts import fabric_link
-from hosts.bundle import program
+from hosts.bundle import ask, program
 from hosts.faults import Fault
 from hosts.images.stock import SLACK, amount
 from hosts.ssh import Connection
@@ -84,17 +83,8 @@ def _ask(cluster: Cluster, node: Node, entry: str, token: str | None) -> dict[st
         "seconds": 0.4 * bound,
         "entry": entry,
     }
-    silent = {"kind": "Unheard", "need": 0, "held": 0}
-    try:
-        # The token goes through the input: it is in no argument list.
-        done = Connection.of(cluster, node).run("python3", "-c", SCRIPT, stdin=json.dumps(question), timeout=bound)
-    except Fault as fault:
-        return {**silent, "error": fault.cause}
-    try:
-        said: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
-    except ValueError:
-        return {**silent, "error": done.stderr or done.stdout}
-    return said
+    silent: dict[str, Any] = {"kind": "Unheard", "need": 0, "held": 0}
+    return silent | ask(Connection.of(cluster, node), SCRIPT, question, bound)
 
 
 def fault_of(node: str, name: str, revision: str, kind: str | None, evidence: str, *, with_token: bool) -> Fault:
