@@ -9,7 +9,7 @@ from hosts import preflight
 from hosts.advice import advise, fallback, without_rdma
 from hosts.fabric import Fabric, choose
 from hosts.faults import Fault, Faults
-from hosts.images.plan import Plan, own_sources, plan
+from hosts.images.plan import Plan, own_sources, plan, unfit
 from hosts.images.room import image_room
 from hosts.shared_room import shared_room
 from hosts.survey import Survey
@@ -51,6 +51,7 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
         found.faults += weights_plan.check(cluster, surveys, found.weights)
     try:
         found.image = plan(cluster, surveys)
+        found.faults += unfit(cluster, surveys, found.image)
         found.add(image_room(cluster, surveys, found.image))
         if found.weights:
             found.add(shared_room(cluster, surveys, found.image, found.weights))

@@ -25,6 +25,7 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
         if node.name in surveys:
             facts = surveys[node.name]
             by_hand = Connection.of(cluster, node).by_hand
+            faults += _shell(node, facts)
             faults += _docker(node, facts, by_hand)
             faults += _gpus(cluster, node, facts, by_hand)
             stale = Stale.of(cluster.of(node), facts)
@@ -41,6 +42,17 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
 def runs_containers(facts: Survey) -> bool:
     """Whether a container with the GPUs and mounts of the settings can start on a node: that asks an image."""
     return not (facts.docker.error or facts.docker.gpu_runtimes == () or not facts.gpus or facts.missing)
+
+
+def _shell(node: Node, facts: Survey) -> Iterator[Fault]:
+    """What it prints before a command's output would be taken for that, by Docker's own client over ssh too."""
+    if facts.noise:
+        yield Fault(
+            node.name,
+            "the login shell prints text before each command's output",
+            "let ~/.bashrc and what it reads print for people only; as its first line: [[ $- == *i* ]] || return",
+            facts.noise,
+        )
 
 
 def _docker(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:

@@ -159,6 +159,8 @@ class Survey(Fact):
     """Models in the directory where the wanted one is or shall be."""
     clock: Clock | None = None
     reached: Reached | None = None
+    noise: str = ""
+    """What the login shell printed before the answer."""
 
     def path(self, written: str) -> str:
         """Where a path of the settings is on this node."""
@@ -190,9 +192,10 @@ def survey(cluster: Cluster, node: Node) -> Survey:
     done = connection.run(*PYTHON, stdin=script(question), timeout=cluster.deadlines.survey)
     answered = time.time()
     try:
-        found = Survey.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+        noise, _, told = done.stdout.strip().rpartition("\n")
+        found = Survey.model_validate_json(told)
         reached = Reached.between(asked, answered, found.clock) if found.clock else None
-        return found.model_copy(update={"reached": reached})
+        return found.model_copy(update={"reached": reached, "noise": noise})
     except ValueError:
         if done.returncode == 127:
             raise Fault(node.name, "no python3 on the node", "install it: sudo apt-get install python3") from None

@@ -19,7 +19,7 @@ from typing import Any
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 LABEL = "dgx-spark-cluster."
-VIRTUAL = r"docker\d|br-[0-9a-f]{12}$|veth|virbr"
+VIRTUAL = r"docker(\d|_gwbridge)|br-[0-9a-f]{12}$|veth|virbr|(lxd|lxc|incus)br|(cni|podman)\d"
 """Interfaces of containers and virtual machines. Docker's networks have br- and 12 digits; br-lan is the user's."""
 
 

@@ -21,7 +21,7 @@ Faults = Iterator[tuple[Place, str]]
 
 RESERVED_ENVIRONMENT = frozenset({"RAY_ADDRESS", "VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
 SECRETS = "dgx-spark-cluster:secretEnvironment"
-SECRET = re.compile(r"(TOKEN|KEY|PASSWORD|PASSWD|SECRET)$", re.IGNORECASE)
+SECRET = re.compile(r"(TOKEN|(?<!_P)KEY|PASSWORD|PASSWD|SECRET)$", re.IGNORECASE)  # NCCL_IB_PKEY is a number
 
 NEEDED_UNITS = frozenset(
     f"{name}.{kind}" for name in ("containerd", "docker", "ssh", "sshd") for kind in ("service", "socket")

@@ -58,7 +58,16 @@ InterfaceName = Annotated[str, StringConstraints(pattern=r"^[^\s/:,]{1,15}$")]
 HcaName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,63}$")]
 UnitName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9:_.@\\-]{1,240}\.(service|socket|timer|path|target)$")]
 ContainerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-Image = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")]
+Image = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^(sha256:[0-9a-f]{64}|"
+        r"(([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?|[A-Za-z0-9-]+:\d+|localhost)/)?"
+        r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?)$"
+    ),
+]
+"""Docker's grammar (distribution/reference, regexp.go): what its API refuses is a wrong setting."""
 Ssh = Annotated[
     str,
     StringConstraints(
@@ -71,7 +80,7 @@ ALLOWED = {
     "container_prefix": "must be lower-case letters, digits and dashes",
     "jump": "must be the name of another node",
     "ssh": "must be user@host[:port], an alias of the ssh configuration, or local",
-    "image": "must be an image reference such as name@sha256:…",
+    "image": "must be an image reference, name:tag or name@sha256: and 64 hex digits, its name in lower case",
     "model": "must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/NAME",
     "image_archive": "must be a path on this machine, or one in the home directory: ~/…",
     "context": "must be a path on this machine, or one in the home directory: ~/…",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,9 @@ from hosts.images import build_context
 from hosts.images.identity import Archive, Image, is_tag
 from hosts.survey import Survey
 from settings import Cluster
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+"""Docker's names of what the kernel calls its machine."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,21 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> Plan:
     agreed = next((held[name] for name in graph if name in held), archived.id if archived else None)
     ids = {name: held.get(name) or (agreed if name in graph else None) for name in names}
     return Plan(next(iter(held), names[0]), wanted, context, ids, archived is not None)
+
+
+def unfit(cluster: Cluster, surveys: Mapping[str, Survey], found: Plan) -> Iterator[Fault]:
+    """An image that is known and is for other machines than the nodes, such as one that was saved on a laptop."""
+    if found.image is None:
+        return
+    system, _, wanted = found.image.platform.partition("/")
+    machines = {node.name: ARCHITECTURES.get(surveys[node.name].architecture) for node in cluster.nodes}
+    others = {name: machine for name, machine in machines.items() if machine and machine != wanted}
+    if wanted and others:
+        yield Fault(
+            ", ".join(others),
+            f"image {cluster.image} is for {found.image.platform}, not for {system}/{next(iter(others.values()))}",
+            "take one that is: correct `image`" + (" or `image_archive`" if found.archived else ""),
+        )
 
 
 def own_sources(cluster: Cluster, *, there: bool) -> tuple[Image | None, str | None]:

@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 DOCKER_SOCKET = "/var/run/docker.sock"
 HUB = "docker.io"
+HUB_NAMES = (HUB, "index.docker.io", "registry-1.docker.io")
 HUB_LOGIN = "https://index.docker.io/v1/"
 """Under which name the client keeps the login of Docker Hub."""
 
@@ -50,7 +51,13 @@ class Docker(http.client.HTTPConnection):
 def registry(image: str) -> str:
     """The registry of a reference, by Docker's rule: its first part where that has a dot or a port."""
     first, slash, _ = image.partition("/")
-    return first if slash and (first == "localhost" or "." in first or ":" in first) else HUB
+    return host(first) if slash and (first == "localhost" or "." in first or ":" in first) else HUB
+
+
+def host(server: str) -> str:
+    """The registry of a server's name as clients wrote it over the years: with a scheme, with a path."""
+    name = server.rpartition("://")[2].partition("/")[0]
+    return HUB if name in HUB_NAMES else name
 
 
 def login(image: str) -> dict[str, str]:
@@ -60,14 +67,15 @@ def login(image: str) -> dict[str, str]:
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         config = json.loads((folder / "config.json").read_text())
-        helper = config.get("credHelpers", {}).get(name) or config.get("credsStore")
+        helpers = {host(key): helper for key, helper in (config.get("credHelpers") or {}).items()}
+        helper = helpers.get(name) or config.get("credsStore")
         if helper:
             argv = (f"docker-credential-{helper}", "get")
             done = subprocess.run(argv, input=server, capture_output=True, text=True, timeout=10, check=True)
             said = json.loads(done.stdout)
             user, secret = said["Username"], said["Secret"]
         else:
-            kept = config.get("auths", {})[server]
+            kept = {host(key): kept for key, kept in config["auths"].items()}[name]
             user, _, secret = base64.b64decode(kept.get("auth", "")).decode().partition(":")
             if kept.get("identitytoken"):
                 user, secret = "<token>", kept["identitytoken"]

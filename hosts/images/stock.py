@@ -23,12 +23,13 @@ until disk=$(df -PB1 "$at" 2>/dev/null); do
 done
 echo "$disk" | tail -n 1
 echo "$root|$info"
-ids=$(docker image ls -q --no-trunc | sort -u)
+ids=$(docker image ls -q --no-trunc --all | sort -u)
 [ -z "$ids" ] || docker image inspect --format '{{json .}}' $ids
 exit 0
 """
 """Room is that of the nearest directory that the user may look at: what is above Docker's may be closed. An image that
-goes between the last two commands is left out of the answer, nothing more."""
+goes between the last two commands is left out of the answer, nothing more. From Docker 29 on an image without a name,
+as a copy of one that is pinned by digest, is listed with --all only (docker/cli pull request 6574)."""
 
 FACTOR = 2.0
 """Room of an image on its way in: `docker load` unpacks the tar into a temporary directory, then into layers."""

@@ -21,6 +21,17 @@ ENDPOINT = "https://huggingface.co"
 """The hub client's own default."""
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 """What of the containers' environment counts on the way to the hub."""
+NO_CLIENT = (
+    "the image has no huggingface_hub to download with",
+    "download the model yourself and give its path as `model`",
+)
+PLAIN = {
+    "RevisionNotFoundError": ("the hub has no {what}", "correct `weights.revision`"),
+    "NoWeights": ("{what} has no weights", "correct `model`"),
+    "ModuleNotFoundError": NO_CLIENT,
+    "ImportError": NO_CLIENT,
+}
+"""Cause and next step by exception, where nothing else decides them."""
 DENIED = ("GatedRepoError", "RepositoryNotFoundError", "DisabledRepoError")
 
 
@@ -40,7 +51,7 @@ def check(
     node = cluster.node(seed)
     said = _ask(cluster, node, surveys[seed].path(cluster.model_root), token)
     kind, error, need = said["kind"], said["error"], said["need"]
-    if kind in DENIED or kind == "RevisionNotFoundError" or INVALID in error:
+    if kind in (*DENIED, "RevisionNotFoundError", "NoWeights") or INVALID in error:
         revision = cluster.weights.revision
         yield True, fault_of(seed, str(cluster.hub_name), revision, kind, error, with_token=token is not None)
     elif kind:
@@ -107,17 +118,11 @@ def fault_of(node: str, name: str, revision: str, kind: str | None, evidence: st
         token = "the token has no access" if with_token else "or give a token: pulumi config set --secret hubToken"
         remedy = f"correct `model`, accept its licence at the hub, {token}"
         return Fault(node, f"the hub does not give {what}", remedy, evidence)
-    if kind == "RevisionNotFoundError":
-        return Fault(node, f"the hub has no {what}", "correct `weights.revision`", evidence)
     if kind == "NoRoom":
         return Fault(node, f"no room for {what}: {evidence}", "make room, or change `weights.download_to`")
-    if kind in ("ModuleNotFoundError", "ImportError"):
-        return Fault(
-            node,
-            "the image has no huggingface_hub to download with",
-            "download the model yourself and give its path as `model`",
-            evidence,
-        )
+    if kind in PLAIN:
+        cause, remedy = PLAIN[kind]
+        return Fault(node, cause.format(what=what), remedy, evidence)
     return Fault(
         node,
         f"{what} could not be downloaded",

@@ -25,6 +25,8 @@ READ = re.compile(
     r"(\.(safetensors|bin|pt|pth|gguf|json|model(\.v\d+)?|tiktoken|jinja|py|ya?ml)|(vocab|merges)[^/]*\.txt)$"
 )
 """What an engine may read of a model's directory; a README or notes that someone left there are no part of it."""
+ENGINES_JSON = re.compile(r"(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$")
+"""JSON that an engine reads: an object or a list, which shows where it is cut off."""
 NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 """End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
@@ -60,7 +62,7 @@ def whole_size(path: str) -> int | None:
 def ends(path: str) -> bool:
     """Whether a file of JSON is there to its end; the whole of a tokenizer would take long to parse."""
     with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 64))
+        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
         return file.read().rstrip()[-1:] in (b"}", b"]")
 
 
@@ -220,7 +222,7 @@ class Look:
                 found = json.loads(read(os.path.join(self.root, self.held(index))))
                 folder = os.path.dirname(index)
                 its = {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
-                total = found.get("metadata", {}).get("total_size", total)
+                total = (found.get("metadata") or {}).get("total_size", total)
             except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 file = self.held(index)
                 self.lack(file, index, None, self.files.get(file))
@@ -244,7 +246,7 @@ class Look:
             file = self.held(name)
             if not name.endswith(".json") or file not in self.files or file in self.closed:
                 continue
-            if ends(os.path.join(self.root, file)):
+            if not ENGINES_JSON.search(name) or ends(os.path.join(self.root, file)):
                 self.judged.add(file)
             else:
                 self.lack(file, name, None, self.files[file])
@@ -286,6 +288,8 @@ def look(path: str, revision: str) -> dict[str, Any]:
     exists = os.path.isdir(seen.top)
     snapshots = os.path.join(root, "snapshots")
     try:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.stat(seen.top)  # a closed directory above it hides whether it exists
         if exists or os.path.exists(seen.top):
             seen.walk()
             weights = seen.judge()

@@ -15,15 +15,13 @@ from hosts.images.stock import SLACK, amount
 from hosts.ssh import Connection
 from hosts.survey import Survey
 from hosts.weights.files import Lack, ModelFiles
-from hosts.weights.look import WEIGHTS
+from hosts.weights.look import ENGINES_JSON, INDEX, WEIGHTS, loaded
 from settings import Cluster, Node
 
 SHOWN = 5
 """Files that a message names."""
 LOADED = re.compile(
-    WEIGHTS.pattern
-    + r"|(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$"
-    + r"|(vocab|merges)[^/]*\.txt$|\.(model(\.v\d+)?|tiktoken|jinja|py)$"
+    WEIGHTS.pattern + f"|{ENGINES_JSON.pattern}" + r"|(vocab|merges)[^/]*\.txt$|\.(model(\.v\d+)?|tiktoken|jinja|py)$"
 )
 """What the engine has in memory: another one means to load anew. Other files are copied without that."""
 
@@ -99,8 +97,9 @@ class WeightsPlan:
 def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     """Decide for each file which node has it whole, the head first, and which nodes lack it.
 
-    A file that is whole on any node mends all others, so that no node need have all of them. What no node has whole
-    is a fault of :func:`check`, or downloaded.
+    A file that is whole on any node mends all others, so that no node need have all of them. But where one has the
+    model whole, it says which weights are of it: another node may have a former version, or another format, beside.
+    What no node has whole is a fault of :func:`check`, or downloaded.
     """
     seen = {node.name: surveys[node.name].model for node in cluster.nodes if node.name in surveys}
     some = sorted((name for name in seen if seen[name].exists), key=lambda name: not seen[name].complete)
@@ -118,7 +117,8 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
     refs: dict[str, str] = {}
-    whole = {name: facts.whole for name, facts in there.items()}
+    first = seen[some[0]]
+    whole = {name: _of_model(facts.whole, first) for name, facts in there.items()}
     for name, facts in there.items():
         for file, size in whole[name].items():
             owners.setdefault(file, name)
@@ -140,6 +140,15 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares, _disputed(there, whole))
 
 
+def _of_model(whole: Mapping[str, int], first: ModelFiles) -> dict[str, int]:
+    """A node's files without weights that are no part of the model as the first node has it, if that has it whole."""
+    return {
+        file: size
+        for file, size in whole.items()
+        if not first.complete or file in first.files or not (WEIGHTS.search(file) or INDEX.search(file))
+    }
+
+
 def _disputed(there: Mapping[str, ModelFiles], whole: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
     """Files of different sizes, any of which may be cut off: to choose one could destroy the only good copy."""
     unjudged = {file for facts in there.values() for file in facts.unjudged}
@@ -154,8 +163,13 @@ def digest(below: str, files: Mapping[str, int], links: Mapping[str, str]) -> st
 
 
 def incomplete(surveys: Mapping[str, Survey], below: str | None) -> dict[str, Lack]:
-    """Files of a revision that some node lacks by its own index or headers, and that no node has whole."""
+    """Files of a revision that some node lacks by its own index or headers, and that no node has whole.
+
+    None where a node has the model whole: what another lacks besides is of a former version.
+    """
     seen = [facts.model for facts in surveys.values() if facts.model.below == below]
+    if any(model.complete for model in seen):
+        return {}
     whole = {file for facts in seen for file in facts.whole}
     return {file: lack for facts in seen for file, lack in facts.lacks.items() if file not in whole}
 
@@ -172,6 +186,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
             + ", ".join(f"{size} bytes on {name}" for name, size in sizes.items()),
             "remove the wrong one: the other is then copied to that node",
         )
+    yield from _strays(cluster, surveys, found)
     for node, facts in seen:
         path, share = facts.path(cluster.model_root), found.shares[node.name]
         if facts.model.error:
@@ -219,6 +234,28 @@ def check_node(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
             "put the file itself there, or mount the other directory under the same path (`mounts`)",
             "\n".join(more),
         )
+
+
+def _strays(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -> Iterator[Fault]:
+    """Weights beside the model that the engine would load too: without an index it takes whatever is there."""
+    first = surveys[found.seed].model if found.seed else ModelFiles()
+    weights = {file for file in first.files if WEIGHTS.search(file)}
+    if not first.complete or first.below or any(INDEX.search(file) for file in first.files):
+        return
+    for node in cluster.nodes:
+        files = surveys[node.name].model.files
+        strays = [name for name in loaded([*weights, *files]) if name.endswith(".safetensors") and name not in weights]
+        if strays:
+            path = surveys[node.name].path(cluster.model_root)
+            yield Fault(
+                node.name,
+                f"beside the model that {found.seed} has there are other weights, which an engine would load too: "
+                + ", ".join(strays[:SHOWN]),
+                "move them away: "
+                + Connection.of(cluster, node).by_hand(
+                    f"cd {shlex.quote(path)} && mkdir -p .other && mv {shlex.join(strays)} .other"
+                ),
+            )
 
 
 def _closed(cluster: Cluster, surveys: Mapping[str, Survey], node: Node, share: Share) -> Iterator[Fault]:

@@ -91,6 +91,14 @@ def test_refusal_is_certain_and_says_what_to_do(
     assert asked.get("token", TOKEN) not in str(fault)
 
 
+def test_model_without_weights_is_told_beforehand(serve: Serve) -> None:
+    hub = serve({"config.json": b"{}", "README.md": b"Weights: elsewhere"})
+    ((certain, fault),) = ask(address(hub))
+    assert certain
+    assert fault.cause == f"model {NAME} at revision main has no weights"
+    assert "config.json" in fault.evidence
+
+
 class Silent(Hub):
     """One that takes requests and gives no answer."""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hosts.faults import Fault
 from hosts.images.identity import CONTEXT_LABEL, Archive, Image, common, is_tag
-from hosts.images.plan import plan
+from hosts.images.plan import Plan, plan, unfit
 from hosts.survey import Survey
 from tests.samples import IMAGE_ID, cluster, inspected, survey
 from tests.samples.archives import CONFIG, legacy, oci
@@ -133,6 +133,26 @@ def facts(*images: Mapping[str, Any] | None, containerd: tuple[int, ...] = ()) -
 MINE = inspected(IMAGE_ID, *LAYERS)
 THEIRS = inspected(OTHER_ID, *reversed(LAYERS))
 IN_CONTAINERD = {**MINE, "Id": OTHER_ID}
+
+
+@pytest.mark.parametrize(
+    ("platform", "machines", "nodes"),
+    [
+        ("arm64", ("aarch64", "aarch64"), None),
+        ("amd64", ("aarch64", "aarch64"), "spark-1, spark-2"),
+        ("arm64", ("aarch64", "x86_64"), "spark-2"),
+        ("arm64", ("aarch64", "armv7l"), None),
+        ("", ("aarch64", "aarch64"), None),
+    ],
+)
+def test_image_for_other_machines_is_a_fault(platform: str, machines: tuple[str, str], nodes: str | None) -> None:
+    seen = {
+        name: facts.model_copy(update={"architecture": machine})
+        for (name, facts), machine in zip(facts(MINE, None).items(), machines, strict=True)
+    }
+    found = list(unfit(cluster(), seen, Plan("spark-1", Image.of_inspect({**MINE, "Architecture": platform}))))
+    assert [fault.node for fault in found] == ([nodes] if nodes else [])
+    assert all(f"is for linux/{platform}, not for linux/" in fault.cause for fault in found)
 
 
 @pytest.mark.parametrize(

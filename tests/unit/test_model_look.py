@@ -54,6 +54,13 @@ def test_complete_directory(tmp_path: Path) -> None:
     assert found.writable
 
 
+def test_odd_json_that_is_whole_is_no_fault(tmp_path: Path) -> None:
+    index = contents()["model.safetensors.index.json"].replace(b'"metadata": {', b'"metadata": null, "meta": {')
+    odd = {"version.json": b'"1.0"', "notes.json": b"", "config.json": b"{}" + b"\n" * 100}
+    found = seen(directory(tmp_path / "m", contents() | odd | {"model.safetensors.index.json": index}))
+    assert (found.lacks, found.complete, found.unjudged) == ({}, True, ())
+
+
 def test_missing_shard_is_named_by_the_index_with_about_its_size(tmp_path: Path) -> None:
     """C15."""
     files = contents(size=100_000)

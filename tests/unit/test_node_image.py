@@ -51,7 +51,7 @@ def stocked(docker: FakeDocker, *images: dict[str, Any], status: str = GRAPH) ->
     """What the node's Docker holds, and where."""
     docker.answer("info {{.DockerRootDir}}|{{json .DriverStatus}}", says(f"{docker.home}|{status}\n"))
     ids = sorted(image["Id"] for image in images)
-    docker.answer("image --no-trunc", says("".join(f"{id_}\n" for id_ in ids)))
+    docker.answer("image --all", says("".join(f"{id_}\n" for id_ in ids)))
     if ids:
         docker.answer(f"image {ids[-1]}", shown(*images))
 
@@ -183,7 +183,7 @@ def test_copy_of_an_image_pinned_by_digest_goes_by_its_id(docker: FakeDocker, sa
     pinned = f"vllm@{saved.id}"
     docker.answer(f"image {pinned}", ABSENT, shown(of(saved)), ABSENT)
     stocked(docker)
-    docker.answer("image --no-trunc", says(), says(), says(), says(f"{saved.id}\n"))
+    docker.answer("image --all", says(), says(), says(), says(f"{saved.id}\n"))
     docker.answer(f"image {saved.id}", shown(of(saved)))
     (docker.home / "saved").write_bytes(saved.path.read_bytes())
     assert outs(props(saved, image=pinned, source=other_node()))["image_id"] == saved.id

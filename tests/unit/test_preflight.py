@@ -38,6 +38,12 @@ def test_good_nodes_have_no_fault() -> None:
     assert faults() == []
 
 
+def test_shell_that_prints_is_a_fault_with_what_it_prints() -> None:
+    fault = only(faults(noise="Welcome to DGX Spark"))
+    assert fault.cause == "the login shell prints text before each command's output"
+    assert (fault.evidence, ".bashrc" in fault.remedy) == ("Welcome to DGX Spark", True)
+
+
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [

@@ -18,7 +18,7 @@ from tests.unit.docker_api import Answers, docker_api
 
 IMAGE = "registry.example:5000/org/vllm:1"
 PATH = "/distribution/{}/json"
-HUB = "https://index.docker.io/v1/"
+SERVER, HUB = "registry.example:5000", "https://index.docker.io/v1/"
 
 
 def said(status: int, body: dict[str, Any], mirrors: Sequence[str], image: str) -> Answers:
@@ -119,6 +119,7 @@ def test_refusal_of_a_mirrored_hub_is_a_doubt(ask: Ask, image: str, certain: boo
         ("localhost/vllm", "localhost"),
         ("ghcr.io/org/vllm@sha256:" + "0" * 64, "ghcr.io"),
         ("registry:5000/vllm", "registry:5000"),
+        ("index.docker.io/org/vllm", "docker.io"),
     ],
 )
 def test_registry_of_a_reference(image: str, name: str) -> None:
@@ -135,9 +136,11 @@ PASSWORD = {"username": "user", "password": "secret"}
 @pytest.mark.parametrize(
     ("image", "auths", "login"),
     [
-        (IMAGE, {"registry.example:5000": {"auth": AUTH}}, {**PASSWORD, "serveraddress": "registry.example:5000"}),
+        (IMAGE, {"registry.example:5000": {"auth": AUTH}}, {**PASSWORD, "serveraddress": SERVER}),
         ("org/vllm:1", {HUB: {"auth": AUTH}}, {**PASSWORD, "serveraddress": HUB}),
         (IMAGE, {"registry.example:5000": {"auth": AUTH, "identitytoken": "t"}}, TOKEN),
+        (IMAGE, {"https://registry.example:5000/v2/": {"auth": AUTH}}, {**PASSWORD, "serveraddress": SERVER}),
+        ("index.docker.io/org/vllm:1", {"docker.io": {"auth": AUTH}}, {**PASSWORD, "serveraddress": HUB}),
         (IMAGE, {"other.example": {"auth": AUTH}}, {}),
         (IMAGE, {"registry.example:5000": {"auth": "no base64"}}, {}),
     ],
@@ -150,7 +153,7 @@ def test_login_of_the_client_goes_along(
     assert ask.sent(image) == login
 
 
-@pytest.mark.parametrize("config", [{"credsStore": "test"}, {"credHelpers": {"registry.example:5000": "test"}}])
+@pytest.mark.parametrize("config", [{"credsStore": "test"}, {"credHelpers": {f"https://{SERVER}": "test"}}])
 def test_login_of_a_credential_helper_goes_along(
     ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: dict[str, Any]
 ) -> None:
@@ -161,5 +164,4 @@ def test_login_of_a_credential_helper_goes_along(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert ask(200, {}) == []
-    server = "registry.example:5000"
-    assert ask.sent() == {"username": server, "password": "s", "serveraddress": server}
+    assert ask.sent() == {"username": SERVER, "password": "s", "serveraddress": SERVER}

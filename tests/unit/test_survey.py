@@ -97,18 +97,19 @@ def open_to_all(path: Path) -> None:
         path = path.parent
 
 
-@pytest.mark.parametrize("place", ["model", "mount"])
+@pytest.mark.parametrize("place", ["model", "inner model", "mount"])
 def test_directory_that_the_user_may_not_read_is_an_answer_not_a_crash(tmp_path: Path, place: str) -> None:
     closed = tmp_path / "closed"
     (closed / "inner").mkdir(parents=True)
     closed.chmod(0)
     open_to_all(tmp_path)
-    question = {"model": str(closed)} if place == "model" else {"paths": [str(closed / "inner")]}
+    model = closed / "inner" if place == "inner model" else closed
+    question = {"paths": [str(closed / "inner")]} if place == "mount" else {"model": str(model)}
     found = run(tmp_path, before="os.geteuid() or os.setuid(65534)  # root may read everything", **question)
-    if place == "model":
-        assert found["model"]["error"] == f"Permission denied: {closed}"
-    else:
+    if place == "mount":
         assert found["missing"] == [str(closed / "inner")]
+    else:
+        assert found["model"]["error"] == f"Permission denied: {model}"
 
 
 def test_model_that_only_the_containers_root_reads_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -193,6 +194,9 @@ def test_interfaces_without_loopback_bridges_and_fe80(tmp_path: Path) -> None:
         row("br-1f2e3d4c5b6a", "172.18.0.1"),
         row("br-lan", "10.1.230.180"),
         row("veth12", "172.17.0.2"),
+        row("docker_gwbridge", "172.18.0.1"),
+        row("lxdbr0", "10.3.0.1"),
+        row("cni0", "10.42.0.1"),
         row("enp1s0f0np0", "169.254.3.4", "link"),
         {"ifname": "enP7s7", "mtu": 1500, "addr_info": [row("", "", "")["addr_info"][1]]},
     ]
@@ -288,7 +292,9 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
         f"print(json.dumps({spark(1)!r} | {{'hostname': repr(q)}}))"
     )
     found = cluster(nodes=LOCAL, mounts=[{"source": "/srv/hf", "target": "/hf"}], image="one:1", model="/srv/it's")
-    assert ast.literal_eval(survey(found, found.head).hostname) == {
+    told = survey(found, found.head)
+    assert told.noise == "login banner"
+    assert ast.literal_eval(told.hostname) == {
         "image": "one:1",
         "model": "/srv/it's",
         "revision": "main",

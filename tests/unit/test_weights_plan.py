@@ -329,3 +329,45 @@ def test_mount_is_chosen_so_that_links_resolve(given: str, path: str, root: str,
     """C16."""
     found = cluster(model=given)
     assert (found.model_path, found.model_root, found.model_name) == (path, root, name)
+
+
+def shards(count: int, size: int = 1_000_000) -> dict[str, int]:
+    """The shards of a model of so many."""
+    return {f"model-{number:05}-of-{count:05}.safetensors": size for number in range(1, count + 1)}
+
+
+INDEX_FILE = "model.safetensors.index.json"
+NEW = {"files": {"config.json": 2000, INDEX_FILE: 900, **shards(3)}}
+OLD = {"config.json": 2000, INDEX_FILE: 600, **shards(2, 5_000_000)}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"files": OLD},
+        {"files": {key: OLD[key] for key in list(OLD)[:-1]}, "lacks": {list(OLD)[-1]: {"name": list(OLD)[-1]}}},
+        {"files": {"config.json": 2000, **shards(2)}},
+        {"files": {"config.json": 2000, "model.safetensors": 9}},
+        {"files": NEW["files"] | {"pytorch_model.bin": 9, "original/consolidated.00.pth": 9}},
+    ],
+    ids=["another version", "another version cut off", "without its index", "of one file", "other formats"],
+)
+def test_weights_of_another_version_or_format_stay_where_they_are(other: dict[str, Any]) -> None:
+    found = plan(cluster(), nodes(NEW, other))
+    assert found.shares["spark-1"].files == {}
+    assert set(found.shares["spark-2"].files) == {
+        file for file, size in NEW["files"].items() if other["files"].get(file) != size
+    }
+    assert faults(NEW, other) == []
+    afterwards = {"files": {**NEW["files"], "pytorch_model.bin": 9}}
+    assert plan(cluster(), nodes(NEW, afterwards)).digest == found.digest
+
+
+def test_other_weights_without_an_index_would_be_loaded_too() -> None:
+    """vLLM filters by the index alone (weight_utils.filter_duplicate_safetensors_files)."""
+    fault = only(
+        {"files": {"config.json": 2000, "model.safetensors": 9}}, {"files": {"config.json": 2000, **shards(1)}}
+    )
+    assert fault.node == "spark-2"
+    assert fault.cause.endswith(", which an engine would load too: model-00001-of-00001.safetensors")
+    assert "mv model-00001-of-00001.safetensors .other" in fault.remedy
