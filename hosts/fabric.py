@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -58,7 +58,9 @@ def choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]
 
 
 def _choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric]:
-    facts = _each(cluster, lambda node: _named(cluster.of(node), node.name, surveys[node.name]))
+    if faults := list(unknown(cluster, surveys)):
+        raise Faults(faults)
+    facts = {node.name: _named(cluster.of(node), surveys[node.name]) for node in cluster.nodes}
     if len(cluster.nodes) == 1 and not cluster.head.fabric:
         return {cluster.head.name: _alone(cluster, facts)}
     given = _each(cluster, lambda node: _given(node, facts[node.name]) if node.fabric else None)
@@ -144,21 +146,32 @@ def _distinct(ends: Mapping[str, End]) -> None:
             )
 
 
-def _named(own: Overridable, node: str, facts: Survey) -> Survey:
-    """The facts without the interfaces that the settings rule out; a Fault where they name what is not there."""
-    for hca in own.hcas or ():
-        known = [device.name for device in facts.hcas]
-        if hca not in known:
-            raise Fault(node, f"has no RDMA device {hca}", f"correct `hcas`; it has: {', '.join(known) or 'none'}")
+def unknown(cluster: Cluster, surveys: Mapping[str, Survey]) -> Iterator[Fault]:
+    """What the settings name and the node does not have, of all nodes that answered."""
+    for node in cluster.nodes:
+        if node.name not in surveys:
+            continue
+        own, facts = cluster.of(node), surveys[node.name]
+        devices = [device.name for device in facts.hcas]
+        if absent := [hca for hca in own.hcas or () if hca not in devices]:
+            yield Fault(
+                node.name,
+                f"has no RDMA device {', '.join(absent)}",
+                f"correct `hcas`; it has: {', '.join(devices) or 'none'}",
+            )
+        if own.interface not in (None, *(interface.name for interface in facts.interfaces)):
+            yield Fault(
+                node.name,
+                f"has no interface {own.interface} that is up with an address",
+                f"correct `interface`, or bring it up; these are up: {_list(facts)}",
+            )
+
+
+def _named(own: Overridable, facts: Survey) -> Survey:
+    """The facts without the interfaces that the settings rule out."""
     if own.interface is None:
         return facts
     chosen = tuple(interface for interface in facts.interfaces if interface.name == own.interface)
-    if not chosen:
-        raise Fault(
-            node,
-            f"has no interface {own.interface} that is up with an address",
-            f"correct `interface`, or bring it up; these are up: {_list(facts)}",
-        )
     return facts.model_copy(update={"interfaces": chosen})
 
 

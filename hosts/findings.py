@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hosts import preflight
 from hosts.advice import advise, fallback, without_rdma
-from hosts.fabric import Fabric, choose
+from hosts.fabric import Fabric, choose, unknown
 from hosts.faults import Fault, Faults
 from hosts.images.plan import Plan, own_sources, plan, unfit
 from hosts.images.room import image_room
@@ -41,6 +41,7 @@ def look(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> Finding
     """Look at the surveys; what needs those of all nodes waits until all nodes answer."""
     found = Findings(preflight.check(cluster, stack, surveys))
     if len(surveys) < len(cluster.nodes):
+        found.faults += unknown(cluster, surveys)
         try:
             own_sources(cluster, there=True)
         except Fault as fault:

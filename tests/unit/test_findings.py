@@ -57,6 +57,14 @@ def test_archive_that_is_absent_is_told_beside_a_node_that_does_not_answer() -> 
     assert ["/nowhere/vllm.tar" in str(fault) for fault in found.faults] == [True]
 
 
+def test_devices_that_a_node_does_not_have_are_told_together_beside_one_that_does_not_answer() -> None:
+    found = look(cluster(interface="eth9", hcas=["mlx5_9"]), STACK, {"spark-1": survey(1)})
+    assert [fault.cause for fault in found.faults] == [
+        "has no RDMA device mlx5_9",
+        "has no interface eth9 that is up with an address",
+    ]
+
+
 def test_missing_rdma_is_a_warning_or_a_fault_as_the_settings_say() -> None:
     """C21."""
     known = {"spark-1": survey(1), "spark-2": survey(2, devices=[])}
