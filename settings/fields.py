@@ -40,6 +40,7 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 LocalPath = Annotated[str, StringConstraints(pattern=r"^(~/|[^~\x00-\x1f\x7f])[^\x00-\x1f\x7f]*$")]
 """A path on the operator's machine. `~/` is expanded where it is used: the state is the same for all operators."""
+Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+[^\s]*$")]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
@@ -85,6 +86,7 @@ ALLOWED = {
     "image_archive": "must be a path on this machine, or one in the home directory: ~/…",
     "context": "must be a path on this machine, or one in the home directory: ~/…",
     "ssh_config": "must be a path on this machine, or one in the home directory: ~/…",
+    "endpoint": "must be an address with http:// or https://",
     "download_to": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "source": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "target": "must be an absolute path in the containers",

@@ -128,11 +128,12 @@ class Overridable(Model):
     """Containers that may be stopped and removed, their volumes left; the field case's by default. They do not come
     back."""
     restore_units: bool = True
-    """Whether destroy enables and starts these units again, each as it was found first."""
+    """Whether destroy enables and starts these units again, each as it was found first: a destroy is to leave a host as
+    it was. False where they shall stay off for good."""
     drop_page_cache: bool = False
     """Drop the node's page cache whenever serve is created or replaced; a stopped one is started without. On a Spark it
     counts as used GPU memory, and vLLM may refuse to start (vLLM issue 35313); every NVIDIA playbook has this step.
-    Needs sudo without a password."""
+    False, as it needs sudo without a password and slows down whatever else runs on the host."""
 
     def over(self, lower: Overridable) -> Overridable:
         """The values in force where these are given over those of `lower`."""
