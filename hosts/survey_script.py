@@ -125,6 +125,7 @@ def gpus() -> dict[str, Any]:
     if done.returncode:
         return {"gpus": [], "gpu_error": (done.stderr or done.stdout).strip(), "gpu_processes": []}
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.count(",") >= 2]
+    rows = [row for row in rows if row[0].isdigit()]  # it may warn on the same stream
     return {
         "gpus": [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows],
         "gpu_error": "",

@@ -167,7 +167,9 @@ def test_ss_that_knows_no_cgroups_is_asked_without(tmp_path: Path, listener: int
 
 
 def test_gpus_of_a_gb10(tmp_path: Path) -> None:
-    before = tool(tmp_path, "nvidia-smi", "0, NVIDIA GB10, GPU-8a3c")
+    before = tool(
+        tmp_path, "nvidia-smi", "WARNING: infoROM is corrupted, at gpu 000F:01:00.0, see\n0, NVIDIA GB10, GPU-8a3c"
+    )
     assert run(tmp_path, before=before)["gpus"] == [{"index": 0, "name": "NVIDIA GB10", "uuid": "GPU-8a3c"}]
 
 
