@@ -39,6 +39,7 @@ def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: 
         if fabric:
             found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
+        found += _failing(stack, node, facts, by_hand)
         found += _memory(cluster, stack, node, facts, by_hand)
     return found
 
@@ -203,6 +204,16 @@ def _clock(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
             "certificates will fail as it drifts on",
             f"{by_hand('sudo timedatectl set-ntp true')}; or set this machine's clock, if that is the wrong one",
         )
+
+
+def _failing(stack: str, node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
+    """Containers of ours between two failures: a gate that never opened stands in no state, so none says it."""
+    for one in facts.docker.containers:
+        if one.labels.get("stack") == stack and one.state == "restarting":
+            log = by_hand(f"docker logs --tail 50 {one.name}")
+            yield Fault(
+                node.name, f"container {one.name} fails and is restarted over and over", f"up says why, or: {log}"
+            )
 
 
 def _memory(cluster: Cluster, stack: str, node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:

@@ -30,11 +30,12 @@ def check(cluster: Cluster, stack: str, surveys: Mapping[str, Survey]) -> list[F
             faults += _gpus(cluster, node, facts, by_hand)
             stale = Stale.of(cluster.of(node), facts)
             faults += _sudo(node, facts, stale, by_hand)
-            faults += _occupants(node, facts, stale, by_hand)
             faults += _mounts(node, facts)
             faults += _containers(node, ownership.name(cluster.of(node).container_prefix, stack, ""), stack, facts)
-            if node == cluster.head:
-                faults += _ports(cluster, stack, facts, stale, by_hand)
+            if not facts.docker.error:  # else what runs in a container of ours looks like anybody's
+                faults += _occupants(node, facts, stale, by_hand)
+                if node == cluster.head:
+                    faults += _ports(cluster, stack, facts, stale, by_hand)
             faults += check_node(cluster, node, facts) if cluster.model else ()
     return faults
 
@@ -71,6 +72,8 @@ def _docker(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
     remedy = f"start it: {by_hand('sudo systemctl start docker')}"
     if "not installed" in error:
         remedy = f"install Docker on the node: {by_hand('sudo apt-get install docker.io')}"
+    elif "timed out" in error:
+        remedy = f"it hangs: {by_hand('sudo systemctl restart docker')}"
     elif "may not" in error:
         remedy = f"{by_hand('sudo usermod -aG docker $USER')}, then log in anew"
     yield Fault(node.name, error, remedy)

@@ -11,13 +11,15 @@ END_OF_THE_WAY = "UNKNOWN port 65535"
 """What ssh calls its other end where that is a jump host's forwarding, or another ProxyCommand."""
 OFFENDING = re.compile(r"^Offending \S+ key in (.+):\d+", re.MULTILINE)
 """Where ssh has the key that is another one now: not in ~/.ssh where a configuration names another file."""
+ACCEPT = "{ssh} -o StrictHostKeyChecking=ask"
+"""The configuration may say `yes`, which never asks."""
 SIGNS: tuple[tuple[str, str, str], ...] = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the host key of {host} has changed (reinstalled, or another machine answers)",
-        "if you expected that: ssh-keygen -R {known_as}, then {ssh}",
+        f"if you expected that: ssh-keygen -R {{known_as}}, then {ACCEPT}",
     ),
-    ("Host key verification failed", "the host key of {host} is not known", "check and accept it once: {ssh}"),
+    ("Host key verification failed", "the host key of {host} is not known", f"check and accept it once: {ACCEPT}"),
     ("Permission denied", "{host} refuses the login of {login}", "install your key: {copy_id}, then {ssh}"),
     (
         "Too many authentication failures",

@@ -34,7 +34,10 @@ def _do_without(stack: str, node: str) -> str:
 def _forget(stack: str, node: str) -> str:
     """Not before an up or destroy went on without the node: until then the others are its dependents in the state."""
     urn = FOUND_URN.format(stack=stack, node=node)
-    return f"To forget this node for good instead of that: pulumi state delete -s {stack} --target-dependents '{urn}'"
+    return (
+        f"To forget this node for good instead of that: take it out of `nodes`, and pulumi state delete -s {stack} "
+        f"--target-dependents '{urn}'"
+    )
 
 
 class HostProvider(Provider):

@@ -131,6 +131,8 @@ class Archive:
             with tarfile.open(path) as tar:
                 entry = _entry(json.loads(_content(tar, "manifest.json")), reference)
                 image = Image.of_config(_content(tar, entry["Config"]))
+                if reference.startswith("sha256:") and reference not in (image.id, *_manifests(tar)):
+                    raise ValueError(f"holds {image.id}, not {reference}")
                 sizes = tuple(_size(tar, name) for name in entry["Layers"])
         except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
             raise Fault(
@@ -150,6 +152,15 @@ def _entry(manifest: Any, reference: str) -> dict[str, Any]:
         held = ", ".join(tag for entry in manifest for tag in entry.get("RepoTags") or ["one without a name"])
         raise ValueError(f"holds {held}, not {reference}")
     return found[0]
+
+
+def _manifests(tar: tarfile.TarFile) -> list[str]:
+    """Digests of the manifests, which are Docker's ids with the containerd store; an older archive has none."""
+    try:
+        found = json.loads(_content(tar, "index.json"))["manifests"]
+    except KeyError:
+        return []
+    return [one["digest"] for one in found]
 
 
 def _full(tag: str) -> str:

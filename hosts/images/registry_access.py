@@ -30,11 +30,14 @@ def check(cluster: Cluster, seed: str) -> Iterator[tuple[bool, Fault]]:
         seed: name of the node that is to pull.
     """
     node, image = cluster.node(seed), cluster.image
+    otherwise = "give `image_archive` (docker save) or `image_build`"
+    if image.startswith("sha256:"):
+        yield True, Fault(seed, f"image {image} is on no node, and what is named by its id cannot be pulled", otherwise)
+        return
     connection, name = Connection.of(cluster, node), registry(image)
     bound = cluster.deadlines.survey
     said: dict[str, Any] = {"status": 0} | ask(connection, SCRIPT, {"image": image, "seconds": SHARE * bound}, bound)
     status, evidence = said["status"], said["error"]
-    otherwise = "give `image_archive` (docker save) or `image_build`"
     if status == ABSENT:
         fault = Fault(seed, f"{name} has no image {image}", f"correct `image`, or {otherwise}", evidence)
     elif status in REFUSED:

@@ -73,6 +73,15 @@ def test_addresses_given_in_several_subnets_are_routed() -> None:
 
 
 @pytest.mark.parametrize(
+    ("stack", "state", "told"), [(STACK, "restarting", 1), (STACK, "running", 0), ("b", "restarting", 0)]
+)
+def test_container_that_fails_over_and_over_is_told(stack: str, state: str, told: int) -> None:
+    serve = container("dgx-spark-cluster-desk-serve", "serve", stack=stack, state=state)
+    found = warnings(worker(docker={"version": "28", "image": inspected(), "containers": [serve]}))
+    assert ["docker logs --tail 50 dgx-spark-cluster-desk-serve" in fault.remedy for fault in found] == [True] * told
+
+
+@pytest.mark.parametrize(
     ("seconds", "ahead", "told"), [(0.2, 6, "6 s ahead of"), (0.2, -90, "90 s behind"), (0.2, 4, None), (4, 6.5, None)]
 )
 def test_clock_is_told_beyond_what_the_round_trip_may_hide(seconds: float, ahead: float, told: str | None) -> None:

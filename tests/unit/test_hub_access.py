@@ -124,14 +124,8 @@ def test_hub_that_does_not_answer_in_time_is_a_warning() -> None:
     assert "timed out" in fault.evidence
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "evidence"),
-    [
-        ("http://127.0.0.1:1", "Connection refused"),
-        ("no address", "unknown url type"),
-    ],
-)
-def test_hub_that_is_not_reached_is_a_warning(endpoint: str, evidence: str) -> None:
+def test_hub_that_is_not_reached_is_a_warning() -> None:
+    endpoint, evidence = "http://127.0.0.1:1", "Connection refused"
     ((certain, fault),) = ask(endpoint)
     assert not certain
     assert evidence in fault.evidence

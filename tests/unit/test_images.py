@@ -103,6 +103,14 @@ def test_archive_of_several_images_must_hold_the_one_named(tmp_path: Path) -> No
         Archive.open(path, IMAGE)
 
 
+@pytest.mark.parametrize("format_", [oci, legacy])
+def test_archive_must_be_of_the_id_that_is_named(tmp_path: Path, format_: Any) -> None:
+    saved = format_(tmp_path / "image.tar", IMAGE, [b"base"])
+    assert Archive.open(saved.path, saved.id).image.id == saved.id
+    with pytest.raises(Fault, match=f"holds {saved.id}, not {IMAGE_ID}"):
+        Archive.open(saved.path, IMAGE_ID)
+
+
 @pytest.mark.parametrize(
     ("held", "wanted", "found"),
     [

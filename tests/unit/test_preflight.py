@@ -238,6 +238,19 @@ def test_foreign_process_on_a_port_is_named(port: int, setting: str) -> None:
     assert setting in fault.remedy
 
 
+def test_docker_that_hangs_is_told_alone() -> None:
+    """Its containers run on, but cannot be told from foreign processes: to stop these would end the cluster."""
+    process = {"pid": 9, "name": "VLLM", "mib": 90_000, "container": "s" * 64, "unit": "docker.service"}
+    fault = only(
+        faults(
+            docker=docker(error="Docker does not answer: timed out"),
+            listeners=[listener(30000, "vllm", 9, "s" * 64)],
+            gpu_processes=[process],
+        )
+    )
+    assert "systemctl restart docker" in fault.remedy
+
+
 def test_port_taken_by_another_user_is_named_as_such() -> None:
     assert "taken by a process of another user" in only(faults(listeners=[listener(30000)])).cause
 

@@ -91,6 +91,12 @@ def test_refusal_is_certain(ask: Ask, status: int, body: dict[str, Any], cause: 
     assert body.get("message", "") in text
 
 
+def test_id_cannot_be_pulled(ask: Ask) -> None:
+    ((certain, text),) = ask(200, {}, image="sha256:" + "a" * 64)
+    assert certain
+    assert "what is named by its id cannot be pulled" in text
+
+
 @pytest.mark.parametrize(("status", "body"), [(500, {"message": "dial tcp: refused"}), (200, {"Platforms": 5})])
 def test_answer_of_no_registry_is_a_doubt(ask: Ask, status: int, body: dict[str, Any]) -> None:
     ((certain, text),) = ask(status, body)
