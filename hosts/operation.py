@@ -19,17 +19,26 @@ LEAVE_OUT = (
 def destroying() -> bool:
     """Whether a `pulumi destroy` runs this program.
 
-    With PULUMI_RUN_PROGRAM=true destroy runs the program as well. No RPC says which operation it is: the engine's own
-    command line does.
+    With PULUMI_RUN_PROGRAM=true destroy runs the program as well.
     """
+    return _command() in ("destroy", "down", "dn")
+
+
+def previewing() -> bool:
+    """Whether a `pulumi preview` does: the one that `up` makes first is none, as what it would tell follows at once."""
+    return _command() in ("preview", "pre")
+
+
+def _command() -> str | None:
+    """The engine's command. No RPC says which operation it is: the engine's own command line does."""
     engine = _engine()
     words = iter(_line(engine)[1:] if engine else [])
     for word in words:
         if word in OPTIONS_WITH_VALUE:
             next(words, None)
         elif not word.startswith("-"):
-            return word in ("destroy", "down", "dn")
-    return False
+            return word
+    return None
 
 
 def _engine() -> psutil.Process | None:

@@ -66,7 +66,7 @@ class Connection:
     node: str
     hops: tuple[Hop, ...]
     config_file: str | None = None
-    connect_timeout: float = 5
+    connect_timeout: float = 4
     transfer_timeout: float = 21600
     """For what brings an image or a model to the node."""
 

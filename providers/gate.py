@@ -8,18 +8,23 @@ import queue
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from pulumi.dynamic import CreateResult, ReadResult
+from pulumi.dynamic import CheckResult, CreateResult, ReadResult
 
-from hosts.containers import State, exec_probe, look
+from hosts.containers import EVER, State, exec_probe, look
+from hosts.diagnosis import diagnose, exception
 from hosts.faults import Fault
-from hosts.ssh import Connection, lines
+from hosts.operation import previewing
+from hosts.ssh import Connection, Unreached, lines
 from providers import progress
 from providers.base import Provider
 
 Reading = dict[str, Any]
+
+FORMER_LINES = 200
+"""Lines of a log that end with what the present start has said, and before that the former one's end."""
 
 
 class GateProvider(Provider):
@@ -94,25 +99,63 @@ class Verdict:
 
 
 class LiveGateProvider(GateProvider):
-    """Base of the gates whose fact is read on the live cluster: a preview shows that one is gone, and why."""
+    """Base of the gates whose fact is read on the live cluster: a preview says why one is not open.
+
+    Pulumi itself would show only that it is to be created.
+    """
 
     title: ClassVar[str]
     """How messages name the gate."""
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:
-        """The gate as it stands, or gone; Pulumi itself would show only that it is to be created."""
-        try:
-            verdict = self.now(props)
-        except Fault as fault:
-            verdict = Verdict(opened=False, text=f"{fault.node}: {fault.cause}")
+        """The gate as it stands, or gone."""
+        verdict = self._stands(props)
         if verdict.opened:
             return ReadResult(id_, dict(props))
-        progress.lasting(f"{self.title} is gone: {verdict.fault.cause if verdict.fault else verdict.text}")
+        self._tell("is gone", verdict)
         return ReadResult("", {})
+
+    def check(self, olds: Mapping[str, Any], news: Mapping[str, Any]) -> CheckResult:
+        """Nothing to refuse; a preview reads the gate that is in no state, as after an `up` that failed."""
+        # What the containers are is not known before they exist.
+        if not olds and self.title not in TOLD and isinstance(news["watched"], list) and previewing():
+            self._tell("was not verified yet", self._stands(news))
+        return CheckResult(dict(news), [])
+
+    def _tell(self, what: str, verdict: Verdict) -> None:
+        TOLD.add(self.title)
+        progress.lasting(f"{self.title} {what}: {verdict.fault.cause if verdict.fault else verdict.text}")
+
+    def _stands(self, props: Mapping[str, Any]) -> Verdict:
+        """What one reading means, with what a former start died of where the container was restarted since."""
+        try:
+            verdict = self.now(props)
+        except Unreached as fault:
+            return Verdict(opened=False, text=f"{fault.node}: {fault.cause}")
+        except Fault as fault:
+            verdict = Verdict(opened=False, text=f"{fault.node}: {fault.cause}")
+        if verdict.opened or verdict.fault:
+            return verdict
+        return replace(verdict, text=verdict.text + _former_end(Watched.load(props["watched"][0])))
 
     def now(self, props: Mapping[str, Any]) -> Verdict:
         """What one reading means; a Fault where there can be none."""
         raise NotImplementedError
+
+
+TOLD: set[str] = set()
+"""Titles of the gates that this process, which serves one operation, has told of."""
+
+
+def _former_end(one: Watched) -> str:
+    """What the container's start before this one died of, as far as its log still says; empty where there was none."""
+    try:
+        state = look(one.connection, one.container, FORMER_LINES, since=EVER)
+    except Fault:
+        return ""
+    cause = diagnose(state.log)
+    words = cause.text if cause else exception(state.log)
+    return f"; restarts: {state.restarts}, the last after: {words}" if state.restarts and words else ""
 
 
 @contextlib.contextmanager
@@ -135,8 +178,9 @@ def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout:
         Fault: as soon as one of the containers does not run, as Ray and vLLM notice a death late (15 s for a killed
             raylet), or its node does not answer (it may have left the settings).
     """
+    _still_unreached(watched)
     with ThreadPoolExecutor(len(watched) + 1) as pool, probing(watched[0], script, *arguments, "0") as queued:
-        states = {pool.submit(look, one.connection, one.container, 0): one for one in watched}
+        states = {pool.submit(_state, one): one for one in watched}
         probe = pool.submit(_first_reading, queued, timeout)
         waiting: list[Future[Any]] = [probe, *states]
         for done in as_completed(waiting):
@@ -146,6 +190,27 @@ def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout:
             if status != "running":
                 raise Fault(one.connection.node, f"the {one.role} container is {status}", "run pulumi up")
         return probe.result() | starts({one: done.result() for done, one in states.items()})
+
+
+UNREACHED: dict[Connection, tuple[float, Unreached]] = {}
+"""Nodes that a gate's reading did not reach, with the time. A node that is off and has left the settings is asked by
+each gate of the state, and costs its connect timeout once all the same."""
+
+
+def _still_unreached(watched: Sequence[Watched]) -> None:
+    """Raise the fault of a node that did not answer a reading just before this one."""
+    for one in watched:
+        when, fault = UNREACHED.get(one.connection, (0.0, None))
+        if fault and time.monotonic() - when < one.connection.connect_timeout:
+            raise fault
+
+
+def _state(one: Watched) -> State:
+    try:
+        return look(one.connection, one.container, 0)
+    except Unreached as fault:
+        UNREACHED[one.connection] = (time.monotonic(), fault)
+        raise
 
 
 def starts(states: Mapping[Watched, State]) -> Reading:

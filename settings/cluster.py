@@ -43,8 +43,8 @@ class Deadlines(Model):
     For the whole cluster only: most waits are for all nodes together, and a limit costs a fast node nothing.
     """
 
-    connect: Seconds = 5
-    """TCP connect of one ssh hop. A host in the same room answers in milliseconds."""
+    connect: Seconds = 4
+    """TCP connect of one ssh hop. A host in the same room answers in milliseconds; TCP asks again after 1 s and 3 s."""
     survey: Seconds = 30
     """The whole read-only survey of one node, a slow login included (a 20 s login was reported from the field); also
     the answer of the hub that a preview asks for a model that no node has."""

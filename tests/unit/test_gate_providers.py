@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
+from pulumi.runtime.rpc import UNKNOWN
 
+from hosts.containers import EVER
 from hosts.faults import Fault
-from hosts.ssh import Connection, Hop
-from providers import wait
+from hosts.ssh import Connection, Hop, Unreached
+from providers import gate, wait
 from providers.gate import Watched
 from providers.gpu_gate import GpuGateProvider
 from providers.members import MembersProvider
@@ -43,6 +46,13 @@ SERVING: dict[str, Any] = {
 ALIVE: dict[str, Any] = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": True, "gpus": 1.0, "reason": ""}]}
 DEAD = {"ray": "2.53.0", "nodes": [{"address": ADDRESS, "alive": False, "gpus": 1.0, "reason": "gone"}]}
 VERIFIED = {"state": "verified", "first_token_seconds": 0.12, "tokens_per_second": 27.1}
+
+
+@pytest.fixture(autouse=True)
+def operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process of its own serves each operation of Pulumi."""
+    monkeypatch.setattr(gate, "TOLD", set())
+    monkeypatch.setattr(gate, "UNREACHED", {})
 
 
 @pytest.fixture
@@ -236,6 +246,90 @@ def test_gate_is_gone_where_a_watched_node_does_not_answer(
     watched = [HEAD.dump(), Watched(away, "worker0123456789", "ray-worker").dump()]
     assert GpuGateProvider().read("x", {**GPUS, "watched": watched}).id == ""
     assert capsys.readouterr().out.startswith("GPU gate is gone: spark-2: 127.0.0.1 refuses connections")
+
+
+def test_node_that_does_not_answer_costs_its_timeout_once_for_all_gates(
+    running: FakeDocker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    running.answer(f"exec {SERVE.container}", reading(VERIFIED))
+    away = Watched(Connection("spark-2", (Hop("spark-2", "127.0.0.1", "nobody", 1),), "/dev/null"), "w", "ray-worker")
+    watched = [HEAD.dump(), away.dump()]
+    assert GpuGateProvider().read("x", {**GPUS, "watched": watched}).id == ""
+    monkeypatch.setattr(Connection, "run", lambda *_args, **_options: pytest.fail("asked again"))
+    assert ServeGateProvider().read("x", {**SERVING, "watched": [SERVE.dump(), *watched]}).id == ""
+    first, second = capsys.readouterr().out.splitlines()
+    assert second.removeprefix("Serve") == first.removeprefix("GPU")
+
+
+def test_node_that_did_not_answer_is_asked_again_after_a_while(
+    running: FakeDocker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.answer(f"exec {HEAD.container}", reading(ALIVE))
+    silent = (time.monotonic() - LOCAL.connect_timeout, Unreached("spark-1", "does not answer", "wait"))
+    monkeypatch.setitem(gate.UNREACHED, LOCAL, silent)
+    assert GpuGateProvider().read("x", GPUS).id == "x"
+
+
+@pytest.fixture
+def previewing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pulumi preview` runs."""
+    monkeypatch.setattr(gate, "previewing", lambda: True)
+
+
+@pytest.mark.usefixtures("previewing")
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (reading(VERIFIED), "a completion came back"),
+        (reading({"state": "refused"}), "loading (the port refuses connections)"),
+    ],
+    ids=["open", "loading"],
+)
+def test_preview_reads_a_gate_that_is_in_no_state(
+    running: FakeDocker, answer: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after an `up` that failed: Pulumi itself shows only that the gate is to be created."""
+    running.answer(f"exec {SERVE.container}", answer)
+    found = ServeGateProvider().check({}, SERVING)
+    assert (found.inputs, found.failures) == (SERVING, [])
+    assert capsys.readouterr().out == f"Serve gate was not verified yet: {said}\n"
+
+
+@pytest.mark.usefixtures("previewing")
+def test_gate_that_was_told_to_be_gone_is_not_read_twice(
+    running: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    running.answer(f"exec {SERVE.container}", reading({"state": "refused"}))
+    ServeGateProvider().read("x", SERVING)
+    ServeGateProvider().check({}, SERVING)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("olds", [{}, SERVING], ids=["new", "known"])
+@pytest.mark.parametrize("watched", [SERVING["watched"], UNKNOWN], ids=["there", "to be created"])
+@pytest.mark.parametrize("preview", [True, False])
+def test_check_reads_nothing_of_a_gate_without_containers_or_in_the_state_nor_in_an_up(
+    docker: FakeDocker, monkeypatch: pytest.MonkeyPatch, olds: dict[str, Any], watched: Any, *, preview: bool
+) -> None:
+    monkeypatch.setattr(gate, "previewing", lambda: preview)
+    ServeGateProvider().check(olds, {**SERVING, "watched": watched})
+    assert bool(docker.calls) == (preview and not olds and watched != UNKNOWN)
+
+
+def test_gate_that_is_gone_tells_what_the_start_before_died_of(
+    running: FakeDocker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A crash loop loads most of the time, and Docker calls it running."""
+    running.answer(f"exec {SERVE.container}", reading({"state": "refused"}))
+    running.answer(f"inspect {SERVE.container}", state(restarts=2))
+    crash = "ValueError: qwen9\nValue error, the model is of type `qwen9` [type=value_error\nINFO: starting\n"
+    running.answer(f"logs {SERVE.container} {EVER}", says(crash))
+    ServeGateProvider().read("x", SERVING)
+    assert capsys.readouterr().out == (
+        "Serve gate is gone: loading (the port refuses connections); restarts: 2, the last after: "
+        "the engine refuses its configuration: the model is of type `qwen9`\n"
+    )
 
 
 def test_refresh_changes_nothing_on_the_node(running: FakeDocker) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ASK = "from hosts.operation import destroying; print(destroying())"
+ASK = "from hosts.operation import destroying, previewing; print(destroying(), previewing())"
 ENGINE = f"""
 import subprocess, sys
 host = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
@@ -28,29 +28,36 @@ def run_engine(tmp_path: Path, script: str, *words: str, name: str = "pulumi") -
     return done.stdout.split()
 
 
-def destroying_under(tmp_path: Path, *words: str, name: str = "pulumi") -> bool:
+def seen_under(tmp_path: Path, *words: str, name: str = "pulumi") -> str:
     """What a program says below an engine, with a language host in between."""
-    (answer,) = run_engine(tmp_path, ENGINE, *words, name=name)
-    return {"True": True, "False": False}[answer]
+    destroying, previewing = run_engine(tmp_path, ENGINE, *words, name=name)
+    return {("True", "False"): "destroy", ("False", "True"): "preview", ("False", "False"): "another"}[
+        destroying, previewing
+    ]
 
 
 @pytest.mark.parametrize("words", [("destroy",), ("destroy", "--yes", "--stack", "lab"), ("down", "-y"), ("dn",)])
 def test_destroy_is_seen_under_each_of_its_names(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert destroying_under(tmp_path, *words)
+    assert seen_under(tmp_path, *words) == "destroy"
 
 
-@pytest.mark.parametrize("words", [("up", "--yes"), ("preview",), ("refresh",), ("up", "--message", "destroy nothing")])
-def test_other_operations_are_not_destroy(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert not destroying_under(tmp_path, *words)
+@pytest.mark.parametrize("words", [("preview",), ("pre", "--diff")])
+def test_preview_is_seen_under_each_of_its_names(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert seen_under(tmp_path, *words) == "preview"
+
+
+@pytest.mark.parametrize("words", [("up", "--yes"), ("refresh",), ("up", "--message", "destroy nothing")])
+def test_other_operations_are_neither(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert seen_under(tmp_path, *words) == "another"
 
 
 def test_program_without_an_engine_destroys_nothing(tmp_path: Path) -> None:
-    assert not destroying_under(tmp_path, "destroy", name="terraform")
+    assert seen_under(tmp_path, "destroy", name="terraform") == "another"
 
 
 @pytest.mark.parametrize("words", [("up", "--stack", "down"), ("up", "-m", "destroy")])
 def test_value_of_an_option_is_no_operation(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert not destroying_under(tmp_path, *words)
+    assert seen_under(tmp_path, *words) == "another"
 
 
 def test_destroy_is_seen_behind_the_option_that_names_the_stack(tmp_path: Path) -> None:
@@ -63,4 +70,4 @@ def test_destroy_is_seen_behind_the_option_that_names_the_stack(tmp_path: Path) 
         text=True,
         check=True,
     )
-    assert done.stdout == "True\n"
+    assert done.stdout == "True False\n"

@@ -133,6 +133,9 @@ def test_a_crash_loop_ends_up_with_its_cause(serving: Stack, report: Report) -> 
         assert serving.preview() == {SERVING: "create"}
     refused(serving.up(), "error: spark-1: Serve gate: the serve container ", "model type `qwen9`", "next: ")
     assert containers() == before
+    later = serving.pulumi("preview", "--stack", "lab").output
+    assert "Serve gate was not verified yet: " in later, later
+    assert "model type `qwen9`" in later, later
     inject("loop", "serve", "--heal")
     with timed() as up:
         done = serving.up()
