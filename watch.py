@@ -74,6 +74,8 @@ class Listener:
         """Take one event."""
         if event.resource_pre_event and (metadata := event.resource_pre_event.metadata).op.value in CHANGES:
             kind, name = metadata.urn.split("::")[-2:]
+            if kind.endswith("pulumi:pulumi:Stack") or ("pulumi:providers:" in kind and name.startswith("default")):
+                return  # Pulumi's own: a default provider changes with its plugin, the stack with its outputs
             self.steps.append(f"{kind.rpartition(':')[2]} {name} ({metadata.op.value})")
         if event.diagnostic_event and event.diagnostic_event.severity == "error":
             # Cause of each fault; remedy and evidence are what a preview by hand is for.
@@ -137,9 +139,8 @@ class Watched:
             return held
         heard = Listener()
         failed = self._failure(self.stack.preview, heard)
-        # A stack's own step says only that its outputs change with the others.
         # In the order of the engine's events they would be another drift each time.
-        steps = sorted(step for step in heard.steps if not step.startswith("Stack "))
+        steps = sorted(heard.steps)
         if not failed and not steps:
             return Finding(Kind.CLEAN)
         return self._held() or failed or Finding(Kind.DRIFT, ", ".join(steps))

@@ -17,6 +17,8 @@ from settings import Cluster, Node, Overridable
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 End = tuple[Interface, ipaddress.IPv4Interface | ipaddress.IPv6Interface]
 """An interface with one of its addresses."""
+PLACE = re.compile(r"p\d+s")
+"""Bus and slot on PCI in a name that udev gave (systemd.net-naming-scheme; rdma-core's rdma_rename)."""
 T = TypeVar("T")
 
 
@@ -277,8 +279,9 @@ def port_hcas(facts: Survey, interface: str) -> tuple[str, ...]:
 
 
 def _cage(hca: Hca) -> str:
-    """What both twins share: the name without the PCI domain."""
-    return re.sub(r"P\d+(?=p\d+s)", "", hca.name)
+    """What both twins share: the name without the PCI domain; the interface's where the kernel named it, as mlx5_0."""
+    name = hca.name if PLACE.search(hca.name) else min(hca.interfaces, default=hca.name)
+    return re.sub(rf"P\d+(?={PLACE.pattern})", "", name)
 
 
 def _addresses(facts: Survey) -> list[End]:

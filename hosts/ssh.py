@@ -113,7 +113,7 @@ class Connection:
             named |= {"ControlMaster": "auto", "ControlPath": self._control_path(hops), "ControlPersist": "60"}
         if hops[-1].identity_file:
             # Without IdentitiesOnly the agent's keys come first, and sshd counts each as a failure.
-            named |= {"IdentityFile": hops[-1].identity_file, "IdentitiesOnly": "yes"}
+            named |= {"IdentityFile": f'"{hops[-1].identity_file}"', "IdentitiesOnly": "yes"}
         options = self._configuration
         for name, value in named.items():
             options += ["-o", f"{name}={value}"]

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator
 from hosts.bundle import bundle
 from hosts.facts import Clock, Fact, Hca, Memory, Reached, Room
 from hosts.faults import Fault
-from hosts.images.identity import Image
+from hosts.images.identity import Image, names
 from hosts.ssh import Connection, Unreached
 from hosts.weights import look as model_look
 from hosts.weights.files import ModelFiles
@@ -178,7 +178,7 @@ def survey(cluster: Cluster, node: Node) -> Survey:
     own = cluster.of(node)
     question = {
         "home": own.home,
-        "image": cluster.image,
+        "images": list(names(cluster.image)),
         "model": cluster.model_path,
         "revision": cluster.weights.revision,
         "ports": list(cluster.ports) if node == cluster.head else [],

@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -65,13 +66,15 @@ def first_line(path: str | Path) -> str | None:
         return None
 
 
-def docker(image: str) -> dict[str, Any]:
-    """Engine, image and containers, or the error that says why there are none."""
+def docker(images: list[str]) -> dict[str, Any]:
+    """Engine, image (under the first name that is known) and containers, or the error that says why there are none."""
     if not shutil.which("docker"):
         return {"error": "Docker is not installed"}
     try:
         info = engine("/info") or {}
-        found = engine(f"/images/{urllib.parse.quote(image)}/json")
+        found = None
+        for name in images:
+            found = found or engine(f"/images/{urllib.parse.quote(name)}/json")
         containers = [
             {
                 "id": row["Id"],
@@ -276,22 +279,23 @@ def main(
         return home + path[1:] if path.startswith("~/") else path
 
     stale = units(question["units"])
-    print(
-        json.dumps(
-            {
-                "hostname": socket.gethostname(),
-                "architecture": os.uname().machine,
-                "docker": (images := docker(question["image"])),
-                **gpus(),
-                "interfaces": interfaces(),
-                "listeners": listeners(question["ports"], images.get("containers", [])),
-                "units": stale,
-                "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
-                "model": look(at_home(question["model"]), question["revision"]) if question["model"] else {},
-                "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
-                "devices": [path for path in question["devices"] if exists(path)],
-                "home": home,
-                **hardware(images.get("root", ""), at_home(question["model"])),
-            }
-        )
+    answer = json.dumps(
+        {
+            "hostname": socket.gethostname(),
+            "architecture": os.uname().machine,
+            "docker": (images := docker(question["images"])),
+            **gpus(),
+            "interfaces": interfaces(),
+            "listeners": listeners(question["ports"], images.get("containers", [])),
+            "units": stale,
+            "refused": refused((["systemctl"] if stale else []) + question["sudo"]),
+            "model": look(at_home(question["model"]), question["revision"]) if question["model"] else {},
+            "missing": [path for path in map(at_home, question["paths"]) if not exists(path)],
+            "devices": [path for path in question["devices"] if exists(path)],
+            "home": home,
+            **hardware(images.get("root", ""), at_home(question["model"])),
+        },
+        ensure_ascii=False,
     )
+    # A name that is no UTF-8 has surrogates.
+    sys.stdout.buffer.write(answer.encode(errors="replace") + b"\n")

@@ -14,7 +14,7 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource
 from hosts.faults import Fault
 from hosts.images import build_context
 from hosts.images.download import check_download
-from hosts.images.identity import CONTEXT_LABEL, Archive, Image, inspect, is_tag
+from hosts.images.identity import CONTEXT_LABEL, Archive, Image, inspect, is_tag, names
 from hosts.images.sender import Counted, without_held
 from hosts.images.stock import FACTOR, Stock, amount, check_room, missing_bytes, stock
 from hosts.ssh import Connection
@@ -81,9 +81,16 @@ class NodeImageProvider(Provider):
                 "run it again; if it persists, `image` and `image_archive` name two images: correct one of them",
                 f"wanted identity {wanted}, found {found.identity}" if found else "",
             )
-        if is_tag(reference) and reference not in found.tags:
-            connection.run("docker", "tag", found.id, reference, check=True)
+        _name(connection, reference, found)
         return {**props, "image_id": found.id, "identity": found.identity}
+
+
+def _name(connection: Connection, reference: str, found: Image) -> None:
+    """See that the image is found under its name again; one that was pulled by a digest is."""
+    *digest, tag = names(reference)
+    if tag in found.tags or tag.startswith("sha256:") or (digest and inspect(connection, reference)):
+        return
+    connection.run("docker", "tag", found.id, tag, check=True)
 
 
 def _matches(found: Image, wanted: str | None, context: str | None) -> bool:

@@ -101,6 +101,19 @@ def is_tag(reference: str) -> bool:
     return "@" not in reference and not reference.startswith("sha256:")
 
 
+def names(reference: str) -> tuple[str, ...]:
+    """What an image may be called on a node: its reference, and the tag that stands for a digest on copies.
+
+    A copy cannot have a registry's digest. Without any name the next run would not find it, and `docker image prune`
+    would remove it.
+    """
+    repository, at, digest = reference.partition("@")
+    if not at:
+        return (reference,)
+    above, slash, last = repository.rpartition("/")
+    return reference, f"{above}{slash}{last.partition(':')[0]}:{digest.replace(':', '-')}"
+
+
 def inspect(connection: Connection, reference: str) -> Image | None:
     """An image on a node, None if it is not there; raises Fault when Docker does not answer."""
     done = connection.run("docker", "image", "inspect", "--format", "{{json .}}", reference)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hosts import ownership
-from hosts.images.identity import inspect, is_tag
+from hosts.images.identity import inspect, is_tag, names
 from hosts.ssh import Connection
 
 USED = """
@@ -30,9 +30,10 @@ def remove(connection: Connection, reference: str, ids: Iterable[str]) -> str:
     Returns:
         Why it stays, in Docker's words; empty where it is gone, or was.
     """
-    words = _remove(connection, reference)
-    if ABSENT not in words:
-        return words
+    for name in names(reference):
+        words = _remove(connection, name)
+        if ABSENT not in words:
+            return words
     kept = [] if is_tag(reference) else [_remove_nameless(connection, id_) for id_ in ids]
     return "\n".join(filter(None, kept))
 

@@ -14,7 +14,7 @@ from hosts.bundle import bundle
 from hosts.faults import Fault
 from hosts.images import build_context, registry_access
 from hosts.images.download import download
-from hosts.images.identity import CONTEXT_LABEL, inspect
+from hosts.images.identity import CONTEXT_LABEL, inspect, names
 from hosts.ssh import lines
 from providers.image_copy import Source
 from providers.node_image import NodeImageProvider
@@ -140,6 +140,11 @@ def test_image_is_pulled_once_and_then_copied(served: Served, pinned: bool) -> N
     assert (copied["identity"], copied["image_id"]) == (first["identity"], first["image_id"])
     assert brought(HEAD, name) == first
     assert served.layers() == before + 2
+    if pinned:  # a copy has no registry's digest, and is found all the same where the first one is lost
+        own, tag = names(name)
+        assert inspect(connect(WORKER), own) is None
+        assert (inspect(connect(WORKER), tag) or pytest.fail("no name")).id == copied["image_id"]
+        assert inspect(connect(HEAD), tag) is None, "the digest does for it"
 
 
 def test_download_that_does_not_fit_is_known_before_the_first_layer(served: Served) -> None:

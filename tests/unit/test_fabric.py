@@ -185,6 +185,13 @@ def test_names_of_other_hcas_do_not_make_twins() -> None:
     assert port_hcas(found, "eth0") == ("mlx5_0",)
 
 
+def test_twins_that_the_kernel_named_are_known_by_their_interfaces() -> None:
+    """rdma-core may be told not to rename (NAME_KERNEL)."""
+    names = ("enp1s0f0np0", "enp1s0f1np1", "enP2p1s0f0np0", "enP2p1s0f1np1")
+    found = survey(1, hcas=[hca(f"mlx5_{number}", name) for number, name in enumerate(names)])
+    assert port_hcas(found, "enp1s0f1np1") == ("mlx5_1", "mlx5_3")
+
+
 def test_addressed_twins_of_one_cage_are_one_fabric() -> None:
     found = {
         f"spark-{number}": survey(

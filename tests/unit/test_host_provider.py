@@ -106,22 +106,35 @@ def test_image_goes_last_where_the_settings_say_so(
 
 
 PINNED = "vllm@sha256:" + "ab" * 32
+COPY = "vllm:sha256-" + "ab" * 32
 NAMELESS = inspected()
 
 
 @pytest.mark.parametrize(
     ("tags", "removed", "said"),
-    [([], [PINNED, IMAGE_ID], ""), (["mine:1"], [PINNED], f"spark-1: image {PINNED} stays: it is mine:1 too\n")],
+    [
+        ([], [PINNED, COPY, IMAGE_ID], ""),
+        (["mine:1"], [PINNED, COPY], f"spark-1: image {PINNED} stays: it is mine:1 too\n"),
+    ],
 )
-def test_copy_of_a_pinned_image_goes_by_its_id_as_it_has_no_name(
+def test_copy_of_a_pinned_image_without_a_name_goes_by_its_id(
     full: FakeDocker, capsys: pytest.CaptureFixture[str], tags: list[str], removed: list[str], said: str
 ) -> None:
     full.answer("inspect x1", says(f"{IMAGE_ID}\n" * 4))
-    full.answer(f"image {PINNED}", says(code=1, stderr=f"Error: No such image: {PINNED}"))
+    for name in (PINNED, COPY):
+        full.answer(f"image {name}", says(code=1, stderr=f"Error: No such image: {name}"))
     full.answer(f"image {IMAGE_ID}", says(json.dumps(NAMELESS | {"RepoTags": tags})), says())
     HostProvider().delete("lab/spark-1", props(discard=PINNED))
     assert [call[-1] for call in full.calls if call[:2] == ["image", "rm"]] == removed
     assert capsys.readouterr().out == said
+
+
+def test_copy_of_a_pinned_image_goes_by_the_name_that_it_was_given(full: FakeDocker) -> None:
+    full.answer("inspect x1", says(f"{IMAGE_ID}\n"))
+    full.answer(f"image {PINNED}", says(code=1, stderr=f"Error: No such image: {PINNED}"))
+    full.answer(f"image {COPY}", says())
+    HostProvider().delete("lab/spark-1", props(discard=PINNED))
+    assert [call[-1] for call in full.calls if call[:2] == ["image", "rm"]] == [PINNED, COPY]
 
 
 def test_image_with_a_tag_goes_by_that_alone(full: FakeDocker) -> None:

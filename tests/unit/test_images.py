@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosts.faults import Fault
-from hosts.images.identity import CONTEXT_LABEL, Archive, Image, common, is_tag
+from hosts.images.identity import CONTEXT_LABEL, Archive, Image, common, is_tag, names
 from hosts.images.plan import Plan, plan, unfit
 from hosts.survey import Survey
 from tests.samples import IMAGE_ID, cluster, inspected, survey
@@ -67,6 +67,24 @@ def test_common_layers_are_the_lowest(one: list[str], other: list[str]) -> None:
 )
 def test_only_tags_can_be_carried_by_a_copy(reference: str, tag: bool) -> None:
     assert is_tag(reference) is tag
+
+
+@pytest.mark.parametrize(
+    ("reference", "tag"),
+    [
+        (f"a/b@{IMAGE_ID}", f"a/b:{IMAGE_ID.replace(':', '-')}"),
+        (f"host:5000/a/b@{IMAGE_ID}", f"host:5000/a/b:{IMAGE_ID.replace(':', '-')}"),
+        (f"a:1@{IMAGE_ID}", f"a:{IMAGE_ID.replace(':', '-')}"),
+    ],
+)
+def test_copy_of_an_image_that_is_pinned_by_digest_has_a_tag_that_says_so(reference: str, tag: str) -> None:
+    assert names(reference) == (reference, tag)
+    assert len(tag.rpartition(":")[2]) <= 128, "Docker's limit"
+
+
+@pytest.mark.parametrize("reference", ["a/b:1", "host:5000/a", IMAGE_ID])
+def test_other_references_are_their_only_name(reference: str) -> None:
+    assert names(reference) == (reference,)
 
 
 @pytest.mark.parametrize("format_", [legacy, oci])

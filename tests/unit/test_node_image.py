@@ -179,7 +179,7 @@ def test_image_is_copied_from_the_node_that_has_it(
     assert "1 of 2 layers were there" in said
 
 
-def test_copy_of_an_image_pinned_by_digest_goes_by_its_id(docker: FakeDocker, saved: Saved) -> None:
+def test_copy_of_an_image_pinned_by_digest_goes_by_its_id_and_is_named(docker: FakeDocker, saved: Saved) -> None:
     pinned = f"vllm@{saved.id}"
     docker.answer(f"image {pinned}", ABSENT, shown(of(saved)), ABSENT)
     stocked(docker)
@@ -188,6 +188,14 @@ def test_copy_of_an_image_pinned_by_digest_goes_by_its_id(docker: FakeDocker, sa
     (docker.home / "saved").write_bytes(saved.path.read_bytes())
     assert outs(props(saved, image=pinned, source=other_node()))["image_id"] == saved.id
     assert docker.called("save") == [["save", saved.id]]
+    assert docker.called("tag") == [["tag", saved.id, f"vllm:{saved.id.replace(':', '-')}"]]
+
+
+@pytest.mark.parametrize("by_id", [False, True], ids=["pulled", "by its id"])
+def test_image_that_is_found_by_a_digest_needs_no_tag(docker: FakeDocker, saved: Saved, *, by_id: bool) -> None:
+    reference = saved.id if by_id else f"vllm@{saved.id}"
+    docker.answer(f"image {reference}", shown(of(saved)))
+    assert outs(props(saved, image=reference))["image_id"] == saved.id
     assert not docker.called("tag")
 
 

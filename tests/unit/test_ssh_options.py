@@ -50,6 +50,13 @@ def test_options_without_jump() -> None:
     assert "proxycommand" not in found
 
 
+def test_identity_file_may_have_blanks_on_the_node_and_on_its_jump() -> None:
+    hops = (Hop("a", "10.0.0.1", identity_file="~/my keys/a"), Hop("b", "10.0.0.2", identity_file="/my keys/b"))
+    found = understood(Connection("b", hops).options, "10.0.0.2")
+    _, jump = forward(expand(found["proxycommand"], "10.0.0.2", 22))
+    assert (jump["identityfile"], found["identityfile"]) == ("~/my keys/a", "/my keys/b")
+
+
 def test_host_keys_are_checked_as_the_user_has_it() -> None:
     options = Connection("spark-2", (JUMP, TARGET)).options
     assert not [part for part in options if "StrictHostKeyChecking" in part or "UserKnownHostsFile" in part]

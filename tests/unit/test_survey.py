@@ -25,8 +25,8 @@ from tests.samples import survey as recorded
 from tests.samples.models import contents, directory
 
 QUESTION: dict[str, Any] = {
-    "image": "none:1", "model": "/nowhere", "revision": "main", "ports": [], "paths": [], "devices": [], "home": None,
-    "units": [], "sudo": [],
+    "images": ["none:1"], "model": "/nowhere", "revision": "main", "ports": [], "paths": [], "devices": [],
+    "home": None, "units": [], "sudo": [],
 }  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def test_question_holds_what_the_cluster_needs(local_script: Path) -> None:
     told = survey(found, found.head)
     assert told.noise == "login banner"
     assert ast.literal_eval(told.hostname) == {
-        "image": "one:1",
+        "images": ["one:1"],
         "model": "/srv/it's",
         "revision": "main",
         "ports": [6379, 30000],

@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from hosts.images.identity import names
 from hosts.survey import Docker
 from tests.samples import IMAGE_ID, inspected
 from tests.unit.docker_api import Answers, docker_api
@@ -41,20 +43,20 @@ def said(changes: dict[str, Any] | None = None) -> Answers:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Iterator[Callable[[Answers], dict[str, Any]]]:
+def ask(tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
     """What the survey says of a Docker that gives these answers."""
     answers: Answers = {}
 
-    def asked(given: Answers) -> dict[str, Any]:
+    def asked(given: Answers, **question: Any) -> dict[str, Any]:
         answers.update(given)
-        found: dict[str, Any] = run(tmp_path, before=tool(tmp_path, "docker", ""))["docker"]
+        found: dict[str, Any] = run(tmp_path, before=tool(tmp_path, "docker", ""), **question)["docker"]
         return found
 
     with docker_api(tmp_path / "docker.sock", answers):
         yield asked
 
 
-Ask = Callable[[Answers], dict[str, Any]]
+Ask = Callable[..., dict[str, Any]]
 
 
 def test_docker_is_asked_for_images_and_published_ports(ask: Ask) -> None:
@@ -68,6 +70,13 @@ def test_docker_is_asked_for_images_and_published_ports(ask: Ask) -> None:
 
 def test_image_of_the_settings_is_found_by_its_name(ask: Ask) -> None:
     found = Docker.model_validate(ask(said({"/images/none%3A1/json": inspected()})))
+    assert found.image_id == IMAGE_ID
+
+
+@pytest.mark.parametrize("known", names("a/b:1@sha256:0"))
+def test_image_that_is_pinned_by_digest_is_found_as_a_copy_too(ask: Ask, known: str) -> None:
+    path = f"/images/{quote(known)}/json"
+    found = Docker.model_validate(ask(said({path: inspected()}), images=list(names("a/b:1@sha256:0"))))
     assert found.image_id == IMAGE_ID
 
 

@@ -104,6 +104,14 @@ def test_room_is_that_of_the_nearest_parent_that_exists(tmp_path: Path) -> None:
     assert found.image_room is None, "no Docker, no directory"
 
 
+def test_model_whose_name_is_no_utf8_is_listed_as_well_as_it_can_be(tmp_path: Path) -> None:
+    for name in (b"Qwen3\xe9", b"Qwen3"):
+        entry = Path(os.fsdecode(os.fsencode(tmp_path) + b"/models/" + name))
+        entry.mkdir(parents=True)
+        (entry / "config.json").touch()
+    assert answer(tmp_path, model=f"{tmp_path}/models/Qwen3").models == ("Qwen3", "Qwen3?")
+
+
 def test_models_beside_the_wanted_one_are_listed(tmp_path: Path) -> None:
     for name in ("b", "a"):
         (tmp_path / "models" / name).mkdir(parents=True)

@@ -85,6 +85,7 @@ def watched(stack: Any) -> Watched:
             Finding(Kind.DRIFT, "GpuGate gpus (replace)"),
         ),
         (Stack([*SAME, step("update", "pulumi:pulumi:Stack", "x")]), Finding(Kind.CLEAN)),
+        (Stack([*SAME, step("update", "pulumi:providers:pulumi-python", "default")]), Finding(Kind.CLEAN)),
         (
             Stack([*SAME, *reversed(GONE)]),  # events come in any order
             Finding(Kind.DRIFT, "Container spark-2-ray-worker (create), GpuGate gpus (create)"),
