@@ -181,8 +181,20 @@ def _kinds(cluster: Cluster, surveys: Mapping[str, Survey], fabric: Mapping[str,
 
 
 def _gids(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[Fault]:
-    """Where NCCL takes another address than the fabric's, on the fabric's own interface."""
-    address = ipaddress.ip_address(end.address)
+    """Where NCCL takes another address than the fabric's, on the fabric's own interface, or is told to take none."""
+    address, told = ipaddress.ip_address(end.address), cluster.of(node).gid_index
+    for hca in facts.hcas:
+        if told is None or hca.name not in end.hcas or not hca.roce or not hca.gids:
+            continue
+        if not rdma.usable(hca, told, address.version):
+            slot = next((f"{gid.address}, {gid.type}" for gid in hca.gids if gid.index == told), "empty")
+            own = rdma.of_address(hca, address)
+            yield Fault(
+                node.name,
+                f"`gid_index` {told} of {hca.name} is {slot}, which NCCL cannot use for the fabric",
+                "remove `gid_index`: NCCL looks through the table itself"
+                + (f"; {end.address} is GID {own.index} now" if own else ""),
+            )
     for hca, taken in _taken(cluster, node, facts, end):
         same_kind = taken.v2 and taken.address.version == address.version
         if same_kind and end.interface in hca.interfaces and taken.address != address:

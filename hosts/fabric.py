@@ -33,7 +33,7 @@ class Fabric:
     reason: str
     """Why this address."""
     gid_index: int | None = None
-    """NCCL_IB_GID_INDEX, only where NCCL would not find this address itself (hosts/rdma.py)."""
+    """NCCL_IB_GID_INDEX, only where it is given or NCCL would not find this address itself (hosts/rdma.py)."""
     rdma: bool = True
     """Whether every node has such devices: both ends of a connection of NCCL must use them, or neither."""
 
@@ -75,7 +75,9 @@ def _choose(cluster: Cluster, surveys: Mapping[str, Survey]) -> dict[str, Fabric
         interface, address = ends[node.name]
         named, own = cluster.of(node).hcas, facts[node.name]
         hcas = port_hcas(own, interface.name) if named is None else named
-        index = rdma.gid_index([hca for hca in own.hcas if hca.name in hcas], interface.name, address.ip)
+        index = cluster.of(node).gid_index
+        if index is None:
+            index = rdma.gid_index([hca for hca in own.hcas if hca.name in hcas], interface.name, address.ip)
         why = "given as `fabric`" if node.fabric else reason
         found[node.name] = Fabric(str(address.ip), interface.name, hcas, why, index)
     everywhere = all(end.hcas for end in found.values())

@@ -47,11 +47,11 @@ def gid_index(hcas: Sequence[Hca], interface: str, address: Address) -> int | No
     if own is None or wanted is None or chosen_by_nccl(own, address.version) == wanted:
         return None
     others = [hca for hca in hcas if hca is not own and hca.gids]
-    fits = all(_usable(hca, wanted.index, address.version) for hca in others)
+    fits = all(usable(hca, wanted.index, address.version) for hca in others)
     return wanted.index if fits else None
 
 
-def _usable(hca: Hca, index: int, version: int) -> bool:
+def usable(hca: Hca, index: int, version: int) -> bool:
     """Whether a slot of an HCA is as good as the one that NCCL would take there."""
     taken = next((gid for gid in hca.gids if gid.index == index), None)
     return taken is not None and taken.v2 and taken.address.version == version and not _fe80(taken)

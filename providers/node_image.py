@@ -14,7 +14,7 @@ from pulumi.dynamic import CreateResult, ReadResult, Resource
 from hosts.faults import Fault
 from hosts.images import build_context
 from hosts.images.download import check_download
-from hosts.images.identity import CONTEXT_LABEL, Archive, Image, inspect, is_tag, names
+from hosts.images.identity import CONTEXT_LABEL, UNREADABLE, Archive, Image, inspect, is_tag, names
 from hosts.images.sender import Counted, without_held
 from hosts.images.stock import FACTOR, Stock, amount, check_room, missing_bytes, stock
 from hosts.ssh import Connection
@@ -161,7 +161,7 @@ def load(connection: Connection, archive: Archive, held: Stock) -> int:
 
     try:
         feed(connection, ("docker", "load", "--quiet"), write, meter, f"docker load of {archive.path.name}")
-    except (OSError, tarfile.TarError) as error:
+    except UNREADABLE as error:
         raise Fault("operator", f"image archive {archive.path}: {error}", "make it again with docker save") from None
     progress.lasting(meter.last())
     return meter.sent

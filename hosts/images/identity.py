@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import tarfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -96,6 +98,12 @@ def common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
     return next((index for index, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
+UNREADABLE = (
+    OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError,
+)  # fmt: skip
+"""What reading an archive may raise that is cut off, damaged, or none."""
+
+
 def is_tag(reference: str) -> bool:
     """Whether a reference is a name that a copy can carry; digests of registries and ids it cannot."""
     return "@" not in reference and not reference.startswith("sha256:")
@@ -147,7 +155,7 @@ class Archive:
                 if reference.startswith("sha256:") and reference not in (image.id, *_manifests(tar)):
                     raise ValueError(f"holds {image.id}, not {reference}")
                 sizes = tuple(_size(tar, name) for name in entry["Layers"])
-        except (OSError, LookupError, TypeError, ValueError, tarfile.TarError) as error:
+        except UNREADABLE as error:
             raise Fault(
                 "operator",
                 f"image archive {path}: {_words(error)}",

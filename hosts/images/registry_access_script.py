@@ -60,6 +60,15 @@ def host(server: str) -> str:
     return HUB if name in HUB_NAMES else name
 
 
+def kept(logins: dict[str, Any], server: str) -> Any:
+    """What is kept for a server: under its very name, else under a former one of the same registry.
+
+    Not under the names of tokens, which a login by browser keeps beside (https://index.docker.io/v1/access-token).
+    """
+    former = (logins[key] for key in logins if host(key) == host(server) and not key.endswith("-token"))
+    return logins[server] if server in logins else next(former, None)
+
+
 def login(image: str) -> dict[str, str]:
     """The client's login at the registry of an image, in the form of the API; empty where there is none."""
     name = registry(image)
@@ -67,18 +76,17 @@ def login(image: str) -> dict[str, str]:
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         config = json.loads((folder / "config.json").read_text())
-        helpers = {host(key): helper for key, helper in (config.get("credHelpers") or {}).items()}
-        helper = helpers.get(name) or config.get("credsStore")
+        helper = kept(config.get("credHelpers") or {}, server) or config.get("credsStore")
         if helper:
             argv = (f"docker-credential-{helper}", "get")
             done = subprocess.run(argv, input=server, capture_output=True, text=True, timeout=10, check=True)
             said = json.loads(done.stdout)
             user, secret = said["Username"], said["Secret"]
         else:
-            kept = {host(key): kept for key, kept in config["auths"].items()}[name]
-            user, _, secret = base64.b64decode(kept.get("auth", "")).decode().partition(":")
-            if kept.get("identitytoken"):
-                user, secret = "<token>", kept["identitytoken"]
+            found = kept(config["auths"], server)
+            user, _, secret = base64.b64decode(found.get("auth", "")).decode().partition(":")
+            if found.get("identitytoken"):
+                user, secret = "<token>", found["identitytoken"]
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError, AttributeError):
         return {}
     if user == "<token>":

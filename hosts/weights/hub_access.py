@@ -28,6 +28,10 @@ NO_CLIENT = (
 PLAIN = {
     "RevisionNotFoundError": ("the hub has no {what}", "correct `weights.revision`"),
     "NoWeights": ("{what} has no weights", "correct `model`"),
+    "NoConfig": (
+        "{what} has no config.json: GGUF, or an adapter, alone",
+        "name the model itself as `model`",
+    ),
     "ModuleNotFoundError": NO_CLIENT,
     "ImportError": NO_CLIENT,
 }
@@ -51,7 +55,7 @@ def check(
     node = cluster.node(seed)
     said = _ask(cluster, node, surveys[seed].path(cluster.model_root), token)
     kind, error, need = said["kind"], said["error"], said["need"]
-    if kind in (*DENIED, "RevisionNotFoundError", "NoWeights") or INVALID in error:
+    if kind in (*DENIED, "RevisionNotFoundError", "NoWeights", "NoConfig") or INVALID in error:
         revision = cluster.weights.revision
         yield True, fault_of(seed, str(cluster.hub_name), revision, kind, error, with_token=token is not None)
     elif kind:

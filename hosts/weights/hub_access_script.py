@@ -3,8 +3,8 @@
 Needs hub_download and what that needs. Started by hosts/weights/hub_access.py with one line of JSON on its input:
 `name`, `revision`, `token` (may be None), `endpoint`, `environment`, `seconds` (of each of two requests) and `entry`
 (directory of the hub's cache). It prints one line of JSON: `kind`, the name of the exception that huggingface_hub
-would raise (empty where it would raise none, Unheard where the hub does not answer, NoWeights where it has none of the
-model), `error`, `need` (bytes of the model) and `held` (bytes of it that are there).
+would raise (empty where it would raise none, Unheard where the hub does not answer, NoWeights or NoConfig where
+the model has none), `error`, `need` (bytes of the model) and `held` (bytes of it that are there).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hosts.weights.hub_download import held, wanted
-from hosts.weights.look import WEIGHTS
+from hosts.weights.look import CONFIGS, WEIGHTS
 
 INVALID = "Invalid credentials in Authorization header"
 """The hub's words to a token that is none, also where the model needs none."""
@@ -81,6 +81,8 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     names = wanted(list(sizes))
     if not any(WEIGHTS.search(name) for name in names):
         return {"kind": "NoWeights", "error": ", ".join(sorted(sizes)[:20]), "need": 0}
+    if not CONFIGS & set(names):
+        return {"kind": "NoConfig", "error": ", ".join(sorted(sizes)[:20]), "need": 0}
     if names:
         said, _ = hub.ask("HEAD", f"/{name}/resolve/{revision}/{quote(names[0])}")
     return {**said, "need": sum(sizes[name] for name in names)}

@@ -25,9 +25,11 @@ READ = re.compile(
     r"(\.(safetensors|bin|pt|pth|gguf|json|model(\.v\d+)?|tiktoken|jinja|py|ya?ml)|(vocab|merges)[^/]*\.txt)$"
 )
 """What an engine may read of a model's directory; a README or notes that someone left there are no part of it."""
+CONFIGS = {"config.json", "params.json"}
+"""One of which every model has; the latter in Mistral's own format."""
 ENGINES_JSON = re.compile(r"(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$")
 """JSON that an engine reads: an object or a list, which shows where it is cut off."""
-NUMBERED = re.compile(r"-(\d{5})-of-(\d{5})\.(safetensors|bin)$")
+NUMBERED = re.compile(r"-(\d{5,})-of-(\d{5,})\.(safetensors|bin)$")
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 """End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
 PART = re.compile(r"(.+)\.\d+-[0-9a-f]+" + re.escape(PARTIAL) + "$")
@@ -237,8 +239,8 @@ class Look:
             number = NUMBERED.search(name)
             if number and series(name) not in indexed:
                 stem, last, kind = name[: number.start()], number[2], number[3]
-                shards |= {f"{stem}-{one:05}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
-        if not {"config.json", "params.json"} & set(names):  # the latter is Mistral's own format
+                shards |= {f"{stem}-{one:0{len(number[1])}}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
+        if not CONFIGS & set(names):
             self.lack(self.held("config.json"), "config.json")
         for name in sorted(shards):
             self.shard(name)

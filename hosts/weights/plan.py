@@ -95,10 +95,10 @@ class WeightsPlan:
 
 
 def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
-    """Decide for each file which node has it whole, the head first, and which nodes lack it.
+    """Decide for each file which node has it whole, and which nodes lack it.
 
     A file that is whole on any node mends all others, so that no node need have all of them. But where one has the
-    model whole, it says which weights are of it: another node may have a former version, or another format, beside.
+    model whole (the head first), its files are the model's: another node may have a former version, or another format.
     What no node has whole is a fault of :func:`check`, or downloaded.
     """
     seen = {node.name: surveys[node.name].model for node in cluster.nodes if node.name in surveys}
@@ -119,7 +119,8 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     refs: dict[str, str] = {}
     first = seen[some[0]]
     whole = {name: _of_model(facts.whole, first) for name, facts in there.items()}
-    for name, facts in there.items():
+    for name in sorted(there, key=lambda name: name != some[0]):
+        facts = there[name]
         for file, size in whole[name].items():
             owners.setdefault(file, name)
             sizes.setdefault(file, size)
@@ -137,7 +138,8 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
         )
         for name, facts in there.items()
     }
-    return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares, _disputed(there, whole))
+    disputed = _disputed(there, whole, first)
+    return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares, disputed)
 
 
 def _of_model(whole: Mapping[str, int], first: ModelFiles) -> dict[str, int]:
@@ -149,10 +151,17 @@ def _of_model(whole: Mapping[str, int], first: ModelFiles) -> dict[str, int]:
     }
 
 
-def _disputed(there: Mapping[str, ModelFiles], whole: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
-    """Files of different sizes, any of which may be cut off: to choose one could destroy the only good copy."""
-    unjudged = {file for facts in there.values() for file in facts.unjudged}
-    sizes = {file: {name: whole[name][file] for name in there if file in whole[name]} for file in sorted(unjudged)}
+def _disputed(
+    there: Mapping[str, ModelFiles], whole: Mapping[str, Mapping[str, int]], first: ModelFiles
+) -> dict[str, dict[str, int]]:
+    """Files of different sizes, any of which may be cut off: to choose one could destroy the only good copy.
+
+    Weights too where no node has the model whole: they are of two versions, and would be mixed.
+    """
+    files = {file for facts in there.values() for file in facts.unjudged}
+    if not first.complete:
+        files |= {file for found in whole.values() for file in found if WEIGHTS.search(file) or INDEX.search(file)}
+    sizes = {file: {name: whole[name][file] for name in there if file in whole[name]} for file in sorted(files)}
     return {file: found for file, found in sizes.items() if len(set(found.values())) > 1}
 
 

@@ -214,6 +214,10 @@ def test_gid_that_no_index_can_reach_is_told() -> None:
 def test_gid_that_the_user_chose_is_left_alone() -> None:
     found = [TWIN, hca("rocep1s0f1", "enp1s0f1np1", gids=gids("10.0.0.5", "192.168.200.13"))]
     assert warnings(worker(hcas=found), cluster(gid_index=5)) == []
+    for index, what in ((7, "empty"), (4, "192.168.200.13, IB/RoCE v1")):
+        (said,) = warnings(worker(hcas=found), cluster(gid_index=index))
+        assert f"`gid_index` {index} of rocep1s0f1 is {what}" in said.cause
+        assert "192.168.200.13 is GID 5 now" in said.remedy
 
 
 def missed(known: dict[str, Survey], found: Cluster | None = None) -> list[tuple[str, str]]:

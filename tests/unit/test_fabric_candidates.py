@@ -161,3 +161,4 @@ def test_gid_index_is_given_where_another_address_comes_first() -> None:
     table = gids("169.254.7.7", "192.168.200.12")
     found = {"spark-1": survey(1, hcas=[hca("rocep1s0f1", "enp1s0f1np1", gids=table)]), "spark-2": survey(2)}
     assert [end.gid_index for end in choose(cluster(), found).values()] == [5, None]
+    assert [end.gid_index for end in choose(cluster(gid_index=7), found).values()] == [7, 7]

@@ -99,6 +99,13 @@ def test_model_without_weights_is_told_beforehand(serve: Serve) -> None:
     assert "config.json" in fault.evidence
 
 
+def test_model_without_configuration_is_told_beforehand(serve: Serve) -> None:
+    hub = serve({"model-Q4_K_M.gguf": b"x", "README.md": b"GGUF"})
+    ((certain, fault),) = ask(address(hub))
+    assert certain
+    assert fault.cause == f"model {NAME} at revision main has no config.json: GGUF, or an adapter, alone"
+
+
 class Silent(Hub):
     """One that takes requests and gives no answer."""
 
@@ -143,7 +150,7 @@ def test_answer_that_is_no_hubs_is_a_warning(serve: Serve, monkeypatch: pytest.M
 
 def test_token_follows_no_redirect(serve: Serve) -> None:
     """Large files are elsewhere."""
-    files = {"model.safetensors": bytes(20_000)}
+    files = {"model.safetensors": bytes(20_000), "config.json": b"{}"}
     hub = serve(files, TOKEN)
     assert ask(address(hub), TOKEN) == []
     assert hub.asked[-1] == f"HEAD /{NAME}/resolve/main/model.safetensors"

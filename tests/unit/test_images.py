@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import json
+import lzma
+import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -104,13 +108,26 @@ def broken(path: Path, manifest: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no tar", [], {}, [{"Config": "x"}], [{}], 3])
+@pytest.mark.parametrize("content", [None, b"", b"no tar", [], {}, [{"Config": "x"}], [{}], [3], 3])
 def test_archive_that_is_none_is_a_fault_that_names_it(tmp_path: Path, content: Any) -> None:
     path = tmp_path / "image.tar"
     if isinstance(content, bytes):
         path.write_bytes(content)
     elif content is not None:
         broken(path, content)
+    with pytest.raises(Fault, match=r"image archive .*image\.tar"):
+        Archive.open(path, IMAGE)
+
+
+@pytest.mark.parametrize("compression", ["gz", "xz", "bz2"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.95])
+def test_archive_that_was_compressed_and_is_cut_off_is_a_fault(tmp_path: Path, compression: str, share: float) -> None:
+    saved = oci(tmp_path / "whole.tar", IMAGE, [os.urandom(200_000), b"top!"])
+    packed = {"gz": gzip, "xz": lzma, "bz2": bz2}[compression].compress(saved.path.read_bytes())
+    path = tmp_path / "image.tar"
+    path.write_bytes(packed)
+    assert Archive.open(path, IMAGE).image.id == saved.id
+    path.write_bytes(packed[: int(len(packed) * share)])
     with pytest.raises(Fault, match=r"image archive .*image\.tar"):
         Archive.open(path, IMAGE)
 

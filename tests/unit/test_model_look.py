@@ -133,6 +133,8 @@ def test_weights_that_the_index_says_nothing_of_stay(tmp_path: Path) -> None:
     assert set(other) | set(bins) <= set(found.files)
     (tmp_path / "m" / "adapter-00001-of-00002.safetensors").write_bytes(other["adapter.safetensors"])
     assert list(seen(tmp_path / "m").lacks) == ["adapter-00002-of-00002.safetensors"], "numbered, without an index"
+    (tmp_path / "m" / "more-000001-of-000002.safetensors").write_bytes(other["adapter.safetensors"])
+    assert "more-000002-of-000002.safetensors" in seen(tmp_path / "m").lacks, "with as many digits"
 
 
 @pytest.mark.parametrize("index", [b"{", b'{"weight_map": {}}'])

@@ -136,6 +136,7 @@ TOKEN = {"identitytoken": "t", "serveraddress": "registry.example:5000"}
 AUTH = base64.b64encode(b"user:secret").decode()
 
 
+OTHER = {"auth": base64.b64encode(b"user:token").decode()}
 PASSWORD = {"username": "user", "password": "secret"}
 
 
@@ -147,6 +148,16 @@ PASSWORD = {"username": "user", "password": "secret"}
         (IMAGE, {"registry.example:5000": {"auth": AUTH, "identitytoken": "t"}}, TOKEN),
         (IMAGE, {"https://registry.example:5000/v2/": {"auth": AUTH}}, {**PASSWORD, "serveraddress": SERVER}),
         ("index.docker.io/org/vllm:1", {"docker.io": {"auth": AUTH}}, {**PASSWORD, "serveraddress": HUB}),
+        (
+            "org/vllm:1",
+            {HUB: {"auth": AUTH}, f"{HUB}access-token": OTHER, f"{HUB}refresh-token": OTHER},
+            {
+                **PASSWORD,
+                "serveraddress": HUB,
+            },
+        ),
+        ("org/vllm:1", {f"{HUB}access-token": OTHER}, {}),
+        (IMAGE, {SERVER: {"auth": AUTH}, f"https://{SERVER}": OTHER}, {**PASSWORD, "serveraddress": SERVER}),
         (IMAGE, {"other.example": {"auth": AUTH}}, {}),
         (IMAGE, {"registry.example:5000": {"auth": "no base64"}}, {}),
     ],

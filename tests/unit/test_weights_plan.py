@@ -91,6 +91,20 @@ def test_of_two_whole_files_the_heads_is_meant() -> None:
     assert found.shares["spark-1"].files == {}
 
 
+def test_whole_model_is_not_overwritten_by_a_former_version_that_the_head_has_in_part() -> None:
+    former = {name: size - 10 for name, size in WHOLE.items() if name != SECOND}
+    found = plan(cluster(), nodes({"files": former, "lacks": {SECOND: {"name": SECOND}}}, {}))
+    assert (found.seed, set(found.owners.values())) == ("spark-2", {"spark-2"})
+    assert set(found.shares["spark-1"].files) == set(WHOLE)
+    assert found.shares["spark-2"].nothing
+
+
+def test_two_versions_neither_of_which_is_whole_are_not_mixed() -> None:
+    former = {name: size - 10 for name, size in WHOLE.items() if name != SECOND}
+    fault = only({"files": former, "lacks": {SECOND: {"name": SECOND}}}, without("config.json"))
+    assert f"{FIRST} is another one on each node, and nothing tells which is whole" in fault.cause
+
+
 def test_third_node_is_served_as_well() -> None:
     found = plan(three(), nodes(ABSENT, {}, without(SECOND)))
     assert [len(share.files) for share in found.shares.values()] == [3, 0, 1]
