@@ -70,6 +70,6 @@ def download(connection: Connection, cache: str, wanted: Download, token: str | 
     if "done" not in words:
         said, kind, has = str(words.get("error") or words.get("said", "")), words.get("kind"), token is not None
         raise fault_of(connection.node, wanted.name, wanted.revision, kind, said, with_token=has)
-    meter.sent = int(words["done"])
-    progress.lasting(meter.last().replace(" sent in ", " there after "))
-    return meter.sent
+    done = int(words["done"])
+    progress.lasting(meter.last(done - meter.sent))
+    return done

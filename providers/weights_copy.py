@@ -55,6 +55,10 @@ class ByteMeter(Meter):
         left = max(0.0, self.about - self.sent) / (self.sent / max(0.001, self.seconds))
         return f"{self.what}: {amount(self.sent)} of {amount(self.about)}, {self.rate}/s, {duration(left)} left"
 
+    def last(self, kept: int = 0) -> str:
+        """What was achieved, and how many bytes of an earlier run it went on from."""
+        return super().last() + (f", {amount(kept)} were there of an earlier run" if kept else "")
+
 
 def duration(seconds: float) -> str:
     """Time as people read it."""
@@ -91,8 +95,7 @@ def copy(source: Source, target: Connection, order: Order) -> int:
     if "done" not in words:
         raise _fault(source, target, offer["port"], words)
     meter.sent = int(words["done"])
-    kept = f", {amount(words['kept'])} were there of an earlier run" if words.get("kept") else ""
-    progress.lasting(meter.last() + kept)
+    progress.lasting(meter.last(words.get("kept", 0)))
     return meter.sent
 
 

@@ -54,7 +54,7 @@ def check(
     """
     node = cluster.node(seed)
     said = _ask(cluster, node, surveys[seed].path(cluster.model_root), token)
-    kind, error, need = said["kind"], said["error"], said["need"]
+    kind, error, blobs = said["kind"], said["error"], said["blobs"]
     if kind in (*DENIED, "RevisionNotFoundError", "NoWeights", "NoConfig") or INVALID in error:
         revision = cluster.weights.revision
         yield True, fault_of(seed, str(cluster.hub_name), revision, kind, error, with_token=token is not None)
@@ -70,8 +70,9 @@ def check(
         yield False, unheard
     for name, facts in surveys.items():
         model = facts.model
-        there = sum(sum(files.values()) for files in (model.files, model.stock, model.parts))
-        missing = max(0, need - max(there, said["held"] if name == seed else 0))
+        there = {**model.parts, **model.stock, **model.whole}  # also of a former revision, which does not count
+        held = said["held"] if name == seed else sum(there.get(f"blobs/{blob}", 0) for blob in blobs)
+        missing = max(0, sum(blobs.values()) - held)
         if missing * SLACK > model.free:
             full = Fault(
                 name,
@@ -98,7 +99,7 @@ def _ask(cluster: Cluster, node: Node, entry: str, token: str | None) -> dict[st
         "seconds": 0.4 * bound,
         "entry": entry,
     }
-    silent: dict[str, Any] = {"kind": "Unheard", "need": 0, "held": 0}
+    silent: dict[str, Any] = {"kind": "Unheard", "blobs": {}, "held": 0}
     return silent | ask(Connection.of(cluster, node), SCRIPT, question, bound)
 
 

@@ -4,7 +4,8 @@ Needs hub_download and what that needs. Started by hosts/weights/hub_access.py w
 `name`, `revision`, `token` (may be None), `endpoint`, `environment`, `seconds` (of each of two requests) and `entry`
 (directory of the hub's cache). It prints one line of JSON: `kind`, the name of the exception that huggingface_hub
 would raise (empty where it would raise none, Unheard where the hub does not answer, NoWeights or NoConfig where
-the model has none), `error`, `need` (bytes of the model) and `held` (bytes of it that are there).
+the model has none), `error`, `blobs` (bytes of each that the model consists of) and `held` (bytes of these that are
+there, whole and partial).
 """
 
 from __future__ import annotations
@@ -76,16 +77,21 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     hub, name, revision = Hub(question), question["name"], quote(question["revision"], safe="")
     said, content = hub.ask("GET", f"/api/models/{name}/revision/{revision}?blobs=true")
     if not content:
-        return {**said, "need": 0}
-    sizes = {one["rfilename"]: one.get("size") or 0 for one in json.loads(content)["siblings"]}
-    names = wanted(list(sizes))
+        return said
+    files = {one["rfilename"]: one for one in json.loads(content)["siblings"]}
+    names = wanted(list(files))
     if not any(WEIGHTS.search(name) for name in names):
-        return {"kind": "NoWeights", "error": ", ".join(sorted(sizes)[:20]), "need": 0}
+        return {"kind": "NoWeights", "error": ", ".join(sorted(files)[:20])}
     if not CONFIGS & set(names):
-        return {"kind": "NoConfig", "error": ", ".join(sorted(sizes)[:20]), "need": 0}
-    if names:
-        said, _ = hub.ask("HEAD", f"/{name}/resolve/{revision}/{quote(names[0])}")
-    return {**said, "need": sum(sizes[name] for name in names)}
+        return {"kind": "NoConfig", "error": ", ".join(sorted(files)[:20])}
+    said, _ = hub.ask("HEAD", f"/{name}/resolve/{revision}/{quote(names[0])}")
+    blobs = {blob(files[name]): files[name].get("size") or 0 for name in names}
+    return {**said, "blobs": blobs, "held": held(Path(question["entry"]), blobs)}
+
+
+def blob(file: dict[str, Any]) -> str:
+    """The name under which huggingface_hub's cache keeps a file's content: its hash."""
+    return str((file.get("lfs") or {}).get("sha256") or file["blobId"])
 
 
 def main() -> None:
@@ -96,5 +102,5 @@ def main() -> None:
         found = answer(question)
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError) as error:
         # Whatever came was no answer of a hub.
-        found = {"kind": "Unheard", "error": f"{type(error).__name__}: {error}", "need": 0}
-    print(json.dumps({**found, "held": held(Path(question["entry"]))}))
+        found = {"kind": "Unheard", "error": f"{type(error).__name__}: {error}"}
+    print(json.dumps({"blobs": {}, "held": 0, **found}))

@@ -2,9 +2,9 @@
 
 Needs fabric_link, look and the image's huggingface_hub, which vLLM depends on. Started by providers/hub.py with
 one line of JSON on its input: `name`, `revision`, `token` and `endpoint` (the last two may be None). It prints
-`{"need": BYTES}`, twice a second `{"got": BYTES}`, and at last `{"done": BYTES}` or
-`{"error": TEXT, "kind": NAME OF THE EXCEPTION}`. It ends as soon as its input closes; the hub's client resumes what has
-arrived.
+`{"need": BYTES}` of what is not there yet, twice a second `{"got": BYTES}` of that, and at last `{"done": BYTES}` of
+the model with the last `got`, or `{"error": TEXT, "kind": NAME OF THE EXCEPTION}`. It ends as soon as its input closes.
+Whole files stay, and so do parts, where the client would go on with them.
 """
 
 from __future__ import annotations
@@ -12,18 +12,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hosts.fabric_link import HEARTBEAT_SECONDS, end_with_input, say
+from hosts.fabric_link import HEARTBEAT_SECONDS, say
 from hosts.weights.look import INDEX, LEDGER, READ, WEIGHTS, loaded
 
 CACHE = "/hub"
 """Where the container sees the cache directory."""
 SLACK = 1.01
+OWN_PART = re.compile(r"[0-9a-f]+\.[0-9a-f]{8}\.incomplete")
+"""Name of a part that only the client that made it goes on with (huggingface_hub 2; before that, HASH.incomplete)."""
 
 
 def wanted(names: list[str]) -> list[str]:
@@ -33,9 +37,37 @@ def wanted(names: list[str]) -> list[str]:
     return [name for name in names if READ.search(name) and name not in others]
 
 
-def held(entry: Path) -> int:
-    """Bytes of the entry's blobs, whole and partial."""
-    return sum(path.stat().st_size for path in entry.glob("blobs/*"))
+def held(entry: Path, blobs: Iterable[str]) -> int:
+    """Bytes of some of the entry's blobs, whole and partial: others may be of a former revision."""
+    wanted = set(blobs)
+    there = [path for path in entry.glob("blobs/*") if path.name.partition(".")[0] in wanted]
+    return sum(path.stat().st_size for path in there)
+
+
+def own_parts(entry: Path) -> set[Path]:
+    """Parts that are of no use to another run."""
+    return {path for path in entry.glob("blobs/*.incomplete") if OWN_PART.fullmatch(path.name)}
+
+
+def sweep(entry: Path, blobs: set[str]) -> None:
+    """Remove such parts where their client is gone: one that lives holds the lock of its blob."""
+    from filelock import FileLock, Timeout  # noqa: PLC0415 - the client depends on it
+
+    for part in own_parts(entry):
+        blob = part.name.partition(".")[0]
+        lock = entry.parent / ".locks" / entry.name / f"{blob}.lock"
+        if blob in blobs and lock.exists():
+            with contextlib.suppress(Timeout, FileNotFoundError), FileLock(lock, timeout=0):
+                part.unlink()
+
+
+def end_with_input(entry: Path) -> None:
+    """Wait for the end of the input, which the operator's side closes, then end without a part that is of no use."""
+    others = own_parts(entry)
+    sys.stdin.read()
+    for part in own_parts(entry) - others:
+        part.unlink(missing_ok=True)
+    os._exit(1)
 
 
 def download(question: dict[str, Any], entry: Path) -> dict[str, Any]:
@@ -44,27 +76,32 @@ def download(question: dict[str, Any], entry: Path) -> dict[str, Any]:
 
     repository = {"repo_id": question["name"], "revision": question["revision"], "token": question["token"] or False}
     about = HfApi().model_info(files_metadata=True, **repository)
-    sizes = {one.rfilename: one.size or 0 for one in about.siblings}
-    names = wanted(list(sizes))
-    need = sum(sizes[name] for name in names)
+    files = {one.rfilename: one for one in about.siblings}
+    names = wanted(list(files))
+    blobs = {files[name].lfs.sha256 if files[name].lfs else files[name].blob_id for name in names}
+    sweep(entry, blobs)
+    there = held(entry, blobs)
+    need = sum(files[name].size or 0 for name in names) - there
     disk = os.statvfs(CACHE)
     free = disk.f_bavail * disk.f_frsize
     say(need=need)
-    if (need - held(entry)) * SLACK > free:
+    if need * SLACK > free:
         return {"error": f"{need} bytes needed, {free} free", "kind": "NoRoom"}
     if not entry.exists():
         entry.mkdir()
         (entry / LEDGER).write_text(".\n")  # all of it is ours
+    threading.Thread(target=beat, args=(entry, blobs, there), daemon=True).start()
     snapshot_download(allow_patterns=names, cache_dir=CACHE, max_workers=8, **repository)
-    return {"done": held(entry)}
+    done = held(entry, blobs)
+    return {"done": done, "got": done - there}
 
 
-def beat(entry: Path) -> None:
-    """Say now and then how far it is."""
+def beat(entry: Path, blobs: set[str], before: int) -> None:
+    """Say now and then how much has come."""
     while True:
         time.sleep(HEARTBEAT_SECONDS)
         with contextlib.suppress(FileNotFoundError):  # a part got its name meanwhile
-            say(got=held(entry))
+            say(got=held(entry, blobs) - before)
 
 
 def main() -> None:
@@ -75,8 +112,7 @@ def main() -> None:
     if question["endpoint"]:
         os.environ["HF_ENDPOINT"] = question["endpoint"]
     entry = Path(CACHE, "models--" + question["name"].replace("/", "--"))
-    threading.Thread(target=end_with_input, daemon=True).start()
-    threading.Thread(target=beat, args=(entry,), daemon=True).start()
+    threading.Thread(target=end_with_input, args=(entry,), daemon=True).start()
     try:
         last = download(question, entry)
     except Exception as error:  # noqa: BLE001 - whatever the client raises is the answer

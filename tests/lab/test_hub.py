@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from hosts.bundle import bundle
 from hosts.faults import Fault
+from hosts.images.stock import amount
 from providers import hub
 from providers.hub import Download
 from providers.model_weights import ModelWeightsProvider
@@ -75,6 +77,26 @@ def test_model_is_downloaded_once_and_copied_to_the_other_node(server: str) -> N
     for node in (HEAD, WORKER):
         ModelWeightsProvider().delete("x", {**props(wanted, node), "keep": False})
         on(node, "test", "!", "-e", root)
+
+
+def test_only_what_the_wanted_revision_lacks_is_counted_and_parts_of_no_use_are_removed(
+    server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There are all shards but one, a blob of another revision, and a part whose client was killed."""
+    cache, files = f"{HOME}/hub", models.contents(SHARDS, 200_000)
+    blobs = f"{cache}/models--org--made-up/blobs"
+    second = hashlib.sha256(files[SECOND]).hexdigest()
+    hub.download(connect(HEAD), cache, download(server), TOKEN)
+    former, part = f"{blobs}/0123", f"{blobs}/{second}.0123abcd.incomplete"
+    on(HEAD, "cp", f"{blobs}/{second}", former)
+    on(HEAD, "mv", f"{blobs}/{second}", part)
+    capsys.readouterr()
+    size = sum(map(len, files.values()))
+    assert hub.download(connect(HEAD), cache, download(server), TOKEN) == size
+    said = capsys.readouterr().out
+    assert f"from the hub: {amount(len(files[SECOND]))} sent in " in said
+    assert f", {amount(size - len(files[SECOND]))} were there of an earlier run" in said
+    on(HEAD, "test", "-f", former, "-a", "!", "-e", part)
 
 
 def previewed(stack: Stack, token: str | None = TOKEN, **weights: Any) -> Result:

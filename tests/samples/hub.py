@@ -65,16 +65,16 @@ class Answer(BaseHTTPRequestHandler):
             self.json([self.entry(name) for name in self.server.files])
         else:
             siblings = [
-                {"rfilename": name, "size": len(data), "blobId": git(data)} for name, data in self.server.files.items()
+                {"rfilename": name, "size": len(data), "blobId": git(data), **lfs(data)}
+                for name, data in self.server.files.items()
             ]
             self.json({"_id": "1", "id": NAME, "sha": COMMIT, "private": False, "siblings": siblings})
 
     def entry(self, name: str) -> dict[str, Any]:
         """One file of the tree."""
         data = self.server.files[name]
-        lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
         entry = {"type": "file", "oid": git(data), "size": len(data), "path": name}
-        return entry | ({"lfs": lfs} if len(data) >= LARGE else {})
+        return entry | lfs(data, key="oid")
 
     def resolve(self, revision: str, name: str, *, body: bool) -> None:
         """A file of a revision."""
@@ -115,6 +115,12 @@ class Answer(BaseHTTPRequestHandler):
             if value:
                 self.send_header(header, value)
         self.end_headers()
+
+
+def lfs(data: bytes, key: str = "sha256") -> dict[str, Any]:
+    """What the API tells of a large file's content; the key of its hash differs by route."""
+    about = {key: hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+    return {"lfs": about} if len(data) >= LARGE else {}
 
 
 def git(data: bytes) -> str:

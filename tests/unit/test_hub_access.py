@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.samples.hub import COMMIT, NAME, Answer, Hub
 from tests.samples.models import contents
 
 TOKEN = "hf_of-the-test"
+BOTH = [{"name": "spark-1", "ssh": "local"}, {"name": "spark-2", "ssh": "aurora@192.0.2.2"}]
 ABSENT = model(exists=False, weights=False, files={})
 Serve = Callable[..., Hub]
 
@@ -175,8 +177,28 @@ def test_no_room_is_known_before_the_first_byte(serve: Serve, tmp_path: Path) ->
     assert fault.cause.startswith("no room for the model: 3.0 MB needed in ")
     blobs = tmp_path / ".cache/huggingface/hub/models--org--made-up/blobs"
     blobs.mkdir(parents=True)
-    (blobs / "abc.incomplete").write_bytes(bytes(1_000_000))
-    assert ask(address(hub), free=size - 800_000, home=str(tmp_path)) == []
+    (blobs / "0123.incomplete").write_bytes(bytes(1_000_000))  # of a former revision
+    assert ask(address(hub), free=size - 700_000, home=str(tmp_path)) != []
+    shard = hashlib.sha256(files["model-00001-of-00003.safetensors"]).hexdigest()
+    (blobs / f"{shard}.incomplete").write_bytes(bytes(900_000))
+    assert ask(address(hub), free=size - 700_000, home=str(tmp_path)) == []
+
+
+def test_only_blobs_of_the_wanted_revision_count_as_there_on_the_other_node(serve: Serve) -> None:
+    """A former revision is there whole, and one of its shards did not change."""
+    files = contents(3, 1_000_000)
+    hub, size = serve(files), sum(map(len, files.values()))
+    same = hashlib.sha256(files["model-00001-of-00003.safetensors"]).hexdigest()
+    former = {f"blobs/{same}": 1_000_000, "blobs/0123": 2_000_000}
+    found = cluster(model=NAME, weights={"endpoint": address(hub)}, nodes=BOTH)
+    model = {**ABSENT, "exists": True, "files": former, "free": 2_200_000}
+    surveys = {"spark-1": survey(1, model={**ABSENT, "free": size * 2}), "spark-2": survey(2, model=model)}
+    assert list(check(found, surveys, "spark-1", None)) == []
+    surveys["spark-2"] = survey(2, model={**model, "free": 2_000_000})
+    ((certain, fault),) = check(found, surveys, "spark-1", None)
+    assert certain
+    assert fault.node == "spark-2"
+    assert fault.cause.startswith("no room for the model: 2.0 MB needed in ")
 
 
 @pytest.mark.parametrize(

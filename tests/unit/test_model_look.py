@@ -313,6 +313,28 @@ def test_download_takes_one_format_of_one_place() -> None:
     assert hub_download.wanted(["config.json", "x/a.safetensors"]) == ["config.json", "x/a.safetensors"]
 
 
+def test_interrupted_download_leaves_no_part_that_no_client_goes_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of another client, and those that older clients go on with, stay."""
+    ended: list[int] = []
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    other, mine, resumed = (blobs / f"{name}.incomplete" for name in ("0a.00000000", "0a.0123abcd", "0b"))
+    other.touch()
+
+    class Input:
+        def read(self) -> None:
+            mine.touch()
+            resumed.touch()
+
+    monkeypatch.setattr("sys.stdin", Input())
+    monkeypatch.setattr("os._exit", ended.append)
+    hub_download.end_with_input(tmp_path)
+    assert ended == [1]
+    assert set(blobs.iterdir()) == {other, resumed}
+
+
 def test_files_that_nothing_judges_are_told(tmp_path: Path) -> None:
     other = {"model.gguf": b"x", "tokenizer.model": b"x", "code.py": b"x"}
     assert set(seen(directory(tmp_path / "m", contents() | other)).unjudged) == set(other)
