@@ -11,6 +11,11 @@ from typing import Annotated, Any
 import requests
 import typer
 
+from lab import access
+
+LAB = "lab"
+"""The stack whose nodes are the lab's: its addresses belong to somebody else while that is down."""
+
 
 def outputs(stack: str) -> dict[str, Any]:
     """Outputs of a stack; exits with Pulumi's own words where there are none."""
@@ -33,11 +38,13 @@ def api_key(stack: str) -> str:
 
 def main(
     prompt: Annotated[str, typer.Argument(help="What to ask.")] = "Hello",
-    stack: Annotated[str, typer.Option(help="Stack whose endpoint is asked.")] = "lab",
+    stack: Annotated[str, typer.Option(help="Stack whose endpoint is asked.")] = LAB,
     max_tokens: Annotated[int, typer.Option(min=1, help="Bound of the answer.")] = 16,
 ) -> None:
     """Send one chat message to the stack's model; an API key is that of API_KEY or of the stack's file."""
     found = outputs(stack)
+    if stack == LAB and not access.is_up():
+        sys.exit(f"the lab is down: not dialling {found['endpoint']}\nnext: make up")
     body = {
         "model": found["model"],
         "messages": [{"role": "user", "content": prompt}],

@@ -58,8 +58,9 @@ def without_rdma(
         own, facts, end = cluster.of(node), surveys[node.name], fabric.get(node.name)
         by_hand = Connection.of(cluster, node).by_hand
         if own.hcas == ():
-            if cluster.require_rdma:
-                yield node, "`hcas` is empty, which turns RDMA off", "remove `hcas`, or `require_rdma`"
+            if cluster.require_rdma or any(cluster.of(other).hcas != () for other in cluster.nodes):
+                other = "`require_rdma`" if cluster.require_rdma else "set it so for all nodes"
+                yield node, "`hcas` is empty, which turns RDMA off on all nodes", f"remove `hcas`, or {other}"
         elif not facts.hcas:
             yield node, "the node has no RDMA device", f"load its driver: {by_hand('sudo modprobe mlx5_ib')}"
         elif end and not end.hcas:

@@ -44,6 +44,8 @@ def _fabric(facts: Survey, end: Fabric) -> str:
         speed = f"{interface.speed / 1000:g} Gb/s, " if interface.speed else ""
         text += f" ({speed}MTU {interface.mtu})"
     version = ipaddress.ip_address(end.address).version
+    if end.hcas and not end.rdma:
+        return f"{text}, without RDMA, which not all nodes have"
     for hca in facts.hcas:
         if hca.name in end.hcas:
             gid = rdma.chosen_by_nccl(hca, version) if hca.roce else None

@@ -51,7 +51,7 @@ def engine(path: str) -> Any:
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
     """Run a command that only reads; one that cannot be run is exit code 127."""
     try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
+        return subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=10, check=False)
     except OSError as error:
         return subprocess.CompletedProcess(argv, 127, "", f"{argv[0]}: {error.strerror}")
     except subprocess.TimeoutExpired:
@@ -61,7 +61,7 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
 def first_line(path: str | Path) -> str | None:
     """First line of a file of /proc or /sys, or None."""
     try:
-        return Path(path).read_text().split("\n", 1)[0].strip()
+        return Path(path).read_text(errors="replace").split("\n", 1)[0].strip()
     except OSError:
         return None
 
@@ -83,7 +83,7 @@ def docker(images: list[str]) -> dict[str, Any]:
                 "state": row["State"],
                 "labels": {k[len(LABEL) :]: v for k, v in (row.get("Labels") or {}).items() if k.startswith(LABEL)},
                 "published": [
-                    [port["IP"], port["PublicPort"]]
+                    [port.get("IP") or "0.0.0.0", port["PublicPort"]]  # noqa: S104 - what no IP means
                     for port in row.get("Ports") or []
                     if port["Type"] == "tcp" and "PublicPort" in port
                 ],

@@ -11,6 +11,11 @@ OPERATOR_KEY = STATE / "keys" / "operator"
 KNOWN_HOSTS = STATE / "known_hosts"
 
 
+def is_up() -> bool:
+    """Whether the lab's management network is there. While it is not, its addresses belong to somebody else."""
+    return Path("/sys/class/net", MANAGEMENT.bridge).exists()
+
+
 def ssh_config(*, device: str = MANAGEMENT.bridge, key: Path = OPERATOR_KEY, known_hosts: Path = KNOWN_HOSTS) -> str:
     """Text of the ssh configuration; `device` is the bridge without which nothing is dialled."""
     head, *workers = SPARKS

@@ -200,7 +200,7 @@ def inject(name: str, target: str | None = None, *, heal: bool = False) -> str:
     """Do it, or take it back; what was done, in a line.
 
     Raises:
-        LabError: no such fault or target, nothing to heal, or the node does not do it.
+        LabError: no such fault or target, nothing to heal, no lab, or the node does not do it.
     """
     fault = FAULTS.get(name)
     if fault is None:
@@ -210,6 +210,8 @@ def inject(name: str, target: str | None = None, *, heal: bool = False) -> str:
         raise LabError(f"{name} cannot be done to {target!r}", next_step=f"one of: {', '.join(fault.targets)}")
     if heal and not fault.heal:
         raise LabError(f"{name} has nothing to take back", next_step="that is the program's work: pulumi up")
+    if not access.is_up():
+        raise LabError("the lab is down", next_step="bring it up: python -m lab up")
     which = NODES if target == BOTH else [ROLES.get(target) or next(node for node in NODES if node.name == target)]
     work = fault.heal if heal else fault.work
     if isinstance(work, str):

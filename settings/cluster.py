@@ -19,6 +19,7 @@ from settings.fields import (
     Model,
     ModelPlace,
     Name,
+    PathInside,
     Port,
     Seconds,
     Ssh,
@@ -83,7 +84,7 @@ class ImageBuild(Model):
     context: LocalPath
     """Directory that is sent whole to `docker build`. A changed file in it makes a new image. One with a
     `.dockerignore` is refused: it would be without effect."""
-    dockerfile: Line = "Dockerfile"
+    dockerfile: PathInside = "Dockerfile"
     """The Dockerfile, relative to the directory; Docker's own default."""
 
 

@@ -40,6 +40,9 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 Line = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$")]
 LocalPath = Annotated[str, StringConstraints(pattern=r"^(~/|[^~\x00-\x1f\x7f])[^\x00-\x1f\x7f]*$")]
 """A path on the operator's machine. `~/` is expanded where it is used: the state is the same for all operators."""
+_STEP = r"(\.?[^./\x00-\x1f\x7f]|\.\.[^/\x00-\x1f\x7f])[^/\x00-\x1f\x7f]*"
+PathInside = Annotated[str, StringConstraints(pattern=rf"^(\./)?({_STEP}/)*{_STEP}$")]
+"""A path below a directory that another setting names: not absolute, and none of its steps is `..`."""
 Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+[^\s]*$")]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
@@ -72,7 +75,7 @@ Image = Annotated[
 Ssh = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(local|([a-z_][a-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\])(:\d{1,5})?)$"
+        pattern=r"^(local|([A-Za-z_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\])(:\d{1,5})?)$"
     ),
 ]
 
@@ -85,6 +88,7 @@ ALLOWED = {
     "model": "must be an absolute path on the nodes, one in the home directory (~/…), or the hub's name ORG/NAME",
     "image_archive": "must be a path on this machine, or one in the home directory: ~/…",
     "context": "must be a path on this machine, or one in the home directory: ~/…",
+    "dockerfile": "must be a path below the directory `context`",
     "ssh_config": "must be a path on this machine, or one in the home directory: ~/…",
     "endpoint": "must be an address with http:// or https://",
     "download_to": "must be an absolute path on the nodes, or one in the home directory: ~/…",

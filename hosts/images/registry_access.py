@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,8 @@ SCRIPT = program(registry_access_script)
 SHARE = 0.4
 """Of the time of a survey, for the registry: a Docker that cannot resolve its name takes 20 s to say so."""
 REFUSED = (401, 403)
+DENIED = re.compile("unauthorized|denied|authentication required", re.IGNORECASE)
+"""What Docker cites of a registry's refusal under a status of its own (500 for a login that has expired)."""
 ABSENT = 404
 
 
@@ -44,10 +47,11 @@ def check(cluster: Cluster, seed: str) -> Iterator[tuple[bool, Fault]]:
         remedy = f"correct `image`, log in: {connection.by_hand(f'docker login {name}')}, or {otherwise}"
         fault = Fault(seed, f"{name} does not give image {image}", remedy, evidence)
     elif status != 200:
+        login = f"log in again: {connection.by_hand(f'docker login {name}')}, or {otherwise}"
         fault = Fault(
             seed,
             f"{name} does not tell whether it gives image {image}: only `up` will show it",
-            f"does Docker on the node reach it? If not, {otherwise}",
+            login if DENIED.search(evidence) else f"does Docker on the node reach it? If not, {otherwise}",
             evidence,
         )
     elif said["platforms"] and said["platform"] not in said["platforms"]:

@@ -272,6 +272,12 @@ def test_rdma_turned_off_on_purpose_is_no_warning_but_contradicts_the_requiremen
     assert len(missed(surveys(), cluster(hcas=[], require_rdma=True))) == 2
 
 
+def test_rdma_turned_off_on_one_node_is_off_on_all() -> None:
+    nodes = [{**MINIMAL["nodes"][0], "hcas": []}, MINIMAL["nodes"][1]]
+    ((node, why),) = missed(surveys(), cluster(nodes=nodes))
+    assert (node, why) == ("spark-1", "`hcas` is empty, which turns RDMA off on all nodes")
+
+
 def test_single_node_needs_no_rdma() -> None:
     alone = cluster(nodes=[{"name": "spark-1", "ssh": "local"}], require_rdma=True)
     assert missed({"spark-1": survey(1, hcas=[])}, alone) == []

@@ -9,10 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
 import typer
 from typer.testing import CliRunner
 
 import ask
+from lab import access
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,7 @@ def test_key_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch, configured: s
             return subprocess.CompletedProcess(command, 0, configured if "apiKey" in command else outputs, "")
 
         monkeypatch.setattr(subprocess, "run", pulumi)
+        monkeypatch.setattr(access, "is_up", lambda: True)
         monkeypatch.delenv("API_KEY", raising=False)
         application = typer.Typer()
         application.command()(ask.main)
@@ -63,3 +66,12 @@ def test_key_is_that_of_the_stack(monkeypatch: pytest.MonkeyPatch, configured: s
     assert (done.exit_code == 0) == answered
     assert ("tiny: 'Hi'" in done.output) == answered
     assert ("next: pulumi preview" in done.output) != answered
+
+
+def test_lab_that_is_down_is_not_dialled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses are somebody else's then."""
+    monkeypatch.setattr(access, "is_up", lambda: False)
+    monkeypatch.setattr(ask, "outputs", lambda _: {"endpoint": "http://10.1.230.180:30000/v1", "model": "tiny"})
+    monkeypatch.setattr(requests, "post", lambda *_, **__: pytest.fail("dialled"))
+    with pytest.raises(SystemExit, match="the lab is down: not dialling"):
+        ask.main()

@@ -105,6 +105,13 @@ def test_answer_of_no_registry_is_a_doubt(ask: Ask, status: int, body: dict[str,
     assert body.get("message", "not iterable") in text
 
 
+def test_login_that_the_registry_refuses_is_named_whatever_the_status(ask: Ask) -> None:
+    said = {"message": "Get https://registry.example:5000/v2/: unauthorized: incorrect username or password"}
+    ((certain, text),) = ask(500, said)
+    assert not certain
+    assert "docker login registry.example:5000" in text
+
+
 def test_registry_that_does_not_answer_is_not_waited_for(ask: Ask) -> None:
     ((certain, text),) = ask(0, {}, seconds=1)
     assert not certain

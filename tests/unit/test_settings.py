@@ -173,6 +173,10 @@ def test_unknown_setting_names_its_path_and_the_nearest_known(changes: dict[str,
         ({"image_build": {}}, ".image_build.context: is required"),
         ({"image_build": {"context": "a"}, "image_archive": "b"}, "is another source of the same image"),
         ({"image_build": {"context": "a"}}, "cannot be pinned beforehand: give it a tag"),
+        *(
+            ({"image_build": {"context": "a", "dockerfile": path}}, ".dockerfile: must be a path below the directory")
+            for path in ("/a/Dockerfile", "../Dockerfile", "a/../../Dockerfile", "..", "a/")
+        ),
         ({"nodes": "spark-1"}, ".nodes: "),
         ({"nodes": [node(name="Spark 1")]}, ".nodes[0].name: must be lower-case letters, digits and dashes"),
         ({"nodes": [node(name="-a")]}, ".nodes[0].name: must be lower-case"),

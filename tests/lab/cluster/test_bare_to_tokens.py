@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.lab.cluster.checks import containers
 from tests.lab.cluster.killing import UP_SECONDS, killed, points, unlock
+from tests.lab.cluster.report import Repair, Report, timed
 from tests.lab.conftest import NOW, Stack, complete, on, ours, refused
 
 
@@ -13,12 +14,18 @@ def test_interrupt_ends_a_wait_with_a_clear_word(bare: Stack) -> None:
     assert set(ours("spark-1")) == {"ray-head", "serve"}
 
 
-def test_second_interrupt_ends_pulumi_at_once_and_loses_nothing(stack: Stack) -> None:
+def test_second_interrupt_ends_pulumi_at_once_and_the_next_up_goes_on(stack: Stack, report: Report) -> None:
     before = containers()
     done = stack.interrupted("up", *NOW, at="Serve gate: loading", times=2)
     refused(done)
     assert containers() == before
     unlock(stack)
+    with timed() as up:
+        assert stack.up().code == 0
+    assert containers() == before
+    outputs = stack.outputs()
+    assert complete(outputs["endpoint"], outputs["model"]) == 4
+    report.repairs.append(Repair("Ctrl-C, then twice, while serve loads", "", "", None, up[0]))
 
 
 def test_killed_ups_leave_a_lock_that_is_explained_and_what_the_next_one_goes_on_from(stack: Stack) -> None:

@@ -113,7 +113,10 @@ def test_a_node_is_removed_from_the_settings_and_added_again(serving: Stack, rep
     assert HEAD not in gone
     if down:
         inject("off", "spark-2")
-        refused(serving.up(*alone), "spark-2: ", "pulumi state delete")
+        with timed() as up:
+            refused(serving.up(*alone), "spark-2: ", "pulumi state delete")
+        error, rest = "error: spark-2, with the command that forgets it", "serve, which then serves alone"
+        report.repairs.append(Repair("node removed from the settings while off", error, rest, None, up[0]))
         outputs = serving.outputs()
         assert complete(outputs["endpoint"], outputs["model"]) == 4, "the head does without it"
         inject("off", "spark-2", "--heal")
