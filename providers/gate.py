@@ -188,7 +188,9 @@ def read_once(watched: Sequence[Watched], script: str, *arguments: str, timeout:
                 continue
             one, status = states[done], done.result().status
             if status != "running":
-                raise Fault(one.connection.node, f"the {one.role} container is {status}", "run pulumi up")
+                # An `up` may have made its successor just before this reading.
+                what = "container that it watched" if status == "missing" else "container"
+                raise Fault(one.connection.node, f"the {one.role} {what} is {status}", "run pulumi up")
         return probe.result() | starts({one: done.result() for done, one in states.items()})
 
 
