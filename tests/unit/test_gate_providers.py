@@ -240,7 +240,7 @@ def test_gates_are_gone_while_a_watched_container_does_not_run(
 def test_gate_is_gone_whose_container_is(running: FakeDocker, capsys: pytest.CaptureFixture[str]) -> None:
     """In an `up` the container that replaces it may be there already."""
     running.answer(f"exec {HEAD.container}", reading(ALIVE))
-    running.answer(f"inspect {HEAD.container}", says(code=1, stderr="Error: No such object: head"))
+    running.answer(f"inspect {HEAD.container}", says(code=1, stderr="Error: No such container: head"))
     assert GpuGateProvider().read("x", GPUS).id == ""
     wanted = "GPU gate is gone: spark-1: the ray-head container that it watched is missing\n"
     assert capsys.readouterr().out == wanted
