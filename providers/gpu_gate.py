@@ -23,8 +23,11 @@ READ_SECONDS = 20.0
 CLOCK_SECONDS = 2.0
 """Docker and Ray read one clock; it may be set meanwhile."""
 DEAD_SECONDS = 45.0
-"""A node that Ray declared dead does not come back by itself while its container runs. One whose raylet was killed is
-back 25 s after that, as its container restarts at once."""
+"""A node that Ray declared dead may be on its way back: one whose raylet was killed is there again 25 s after that, as
+its container restarts at once."""
+HUNG_SECONDS = 5.0
+"""It is not where the container has not restarted since that raylet registered. One whose link was down learns that it
+is dead when that is back, and ends by itself."""
 
 
 class GpuGateProvider(LiveGateProvider):
@@ -141,13 +144,11 @@ def judge(
     ]
     if unsettled:
         return Verdict(opened=False, text=f"{text}; {', '.join(unsettled)}")
-    missing = [
-        f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in wanted if a not in alive
-    ]
-    if missing:
-        lost = next((str(node["name"]) for address, node in wanted.items() if address in dead), None)
-        stuck = Stuck(DEAD_SECONDS, lost) if lost else None
-        return Verdict(opened=False, text=f"{text}; {', '.join(missing)}", stuck=stuck)
+    if missing := [address for address in wanted if address not in alive]:
+        stuck = [_dead(reading, str(wanted[address]["name"]), address) for address in missing if address in dead]
+        told = [f"{wanted[a]['name']} {f'dead: {dead[a]}' if a in dead else 'not joined'}" for a in missing]
+        first = min(stuck, key=lambda one: one.after, default=None)
+        return Verdict(opened=False, text=f"{text}; {', '.join(told)}", stuck=first)
     return Verdict(opened=True, text=f"{text} verified")
 
 
@@ -169,6 +170,14 @@ def _strange(
         lingering = ", ".join(former[address] for address in found)
         return Verdict(opened=False, text=f"{text}; still in Ray, but not in the settings: {lingering}")
     return None
+
+
+def _dead(reading: Reading, node: str, address: str) -> Stuck:
+    """How long a node that Ray declared dead is left to itself."""
+    registered = max(row.get("started", 0) for row in reading["nodes"] if row["address"] == address)
+    started = _start(reading, node)
+    hung = started and registered > started - CLOCK_SECONDS
+    return Stuck(HUNG_SECONDS if hung else DEAD_SECONDS, node)
 
 
 def _start(reading: Reading, node: str) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from providers.gpu_gate import judge
+from providers.gate import Stuck
+from providers.gpu_gate import DEAD_SECONDS, HUNG_SECONDS, judge
 from tests.samples import recorded
 
 HEAD, WORKER = "192.168.100.10", "192.168.100.11"
@@ -76,6 +77,19 @@ def test_dead_node_closes_the_gate_though_ray_status_lists_it() -> None:
     assert not verdict.opened
     assert verdict.fault is None, "Docker's restart policy may bring it back"
     assert verdict.text.startswith("1 of 2 GPUs on 1 of 2 nodes; spark-2 dead: Unexpected termination: health check")
+
+
+@pytest.mark.parametrize(
+    ("starts", "after"),
+    [({"ray-worker on spark-2": 990.0}, HUNG_SECONDS), ({"ray-worker on spark-2": 1030.0}, DEAD_SECONDS), ({}, 45.0)],
+    ids=["hangs in its container", "container restarted since", "not looked at"],
+)
+def test_dead_node_is_left_to_itself_while_its_container_may_bring_it_back(
+    starts: dict[str, float], after: float
+) -> None:
+    rows = [row(HEAD, "ALIVE", None), *(row(WORKER, "DEAD", "x") | {"started": at} for at in (1000.0, 400.0))]
+    verdict = judge(EXPECTED, reading(rows) | {"starts": {"ray-head on spark-1": 1.0, **starts}})
+    assert verdict.stuck == Stuck(after, "spark-2")
 
 
 def test_rejoined_node_is_alive_beside_its_own_dead_entry() -> None:
