@@ -38,6 +38,11 @@ ENGINE_FLAGS = {
     "--pipeline-parallel-size": "pipeline_parallel_size",
     "-pp": "pipeline_parallel_size",
     "--distributed-executor-backend": None,
+    # Tensor × pipeline size takes all GPUs, by Ray.
+    "--data-parallel-size": None,
+    "-dp": None,
+    "--nnodes": None,
+    "-n": None,
 }
 """Flags of the engine that the program gives, and the setting for each; None where it is no choice."""
 RAY_FLAGS = {
@@ -247,7 +252,7 @@ def dashed(flag: str) -> str:
 def refusal(flag: str, own: Mapping[str, str | None]) -> str | None:
     """Why a flag is not the user's to give, to be said after it; None where it is."""
     if flag in own:
-        return "is set " + (f"from `{own[flag]}`: set that" if own[flag] else "by the program: remove it")
+        return f"is set from `{own[flag]}`: set that" if own[flag] else "is the program's own choice: remove it"
     if flag.startswith("--") and SECRET.search(flag):
         remedy = "pulumi config set --secret apiKey" if flag == "--api-key" else "give it in `secretEnvironment`"
         return f"would be seen by every user of the node: {remedy}"

@@ -182,7 +182,7 @@ def test_values_that_may_belong_to_an_option_are_no_fault(written: list[str]) ->
 @pytest.mark.parametrize(
     ("argument", "words"),
     [
-        ("--distributed-executor=mp", "--distributed-executor-backend, which is set by the program: remove it"),
+        ("--distributed-executor=mp", "--distributed-executor-backend, which is the program's own choice: remove it"),
         ("--tensor-parallel=4", "--tensor-parallel-size, which is set from `tensor_parallel_size`: set that"),
         ("--tensor_par", "--tensor-parallel-size, which is set from `tensor_parallel_size`: set that"),
         ("--por=3", "--port, which is set from `port`: set that"),

@@ -64,7 +64,8 @@ def test_value_is_refused_with_what_is_allowed(changes: dict[str, Any], wanted: 
         ({"engine_arguments": ["-tp", "2"]}, ".engine_arguments[0]: -tp is set from `tensor_parallel_size`"),
         ({"engine_arguments": ["--api-key=x"]}, "pulumi config set --secret apiKey"),
         ({"engine_arguments": ["--hf-token=x"]}, "give it in `secretEnvironment`"),
-        ({"ray": {"arguments": ["--head"]}}, ".ray.arguments[0]: --head is set by the program: remove it"),
+        ({"ray": {"arguments": ["--head"]}}, ".ray.arguments[0]: --head is the program's own choice: remove it"),
+        ({"engine_arguments": ["--data-parallel-size=2"]}, "[0]: --data-parallel-size is the program's"),
         ({"nodes": [node(ray_arguments=["--port=1"])]}, ".nodes[0].ray_arguments[0]: --port is set from `ray.port`"),
         (
             {"stale_containers": ["a", "dgx-spark-cluster-lab-serve"]},
