@@ -102,6 +102,11 @@ def beside(config: pulumi.Config) -> Iterator[str]:
                 f"{key}: stands in the stack's file as plain text: pulumi config rm {name}, choose a new value, then "
                 f"pulumi config set --secret {where}"
             )
+    if pulumi.runtime.is_config_secret(config.full_key("cluster")):
+        yield (
+            f"{config.full_key('cluster')}: holds a secret, which would stand in the state as plain text: give it with "
+            "pulumi config set --secret --path secretEnvironment.NAME, and take it out here"
+        )
     try:
         environment = config.get_object("secretEnvironment")
     except pulumi.ConfigTypeError:

@@ -125,7 +125,7 @@ def stop(found: dict[str, Any], grace: int) -> None:
         print(f"stopping unit {name}", flush=True)
         words = ("disable", "--now", *ENABLED[was["enabled"]]) if was["enabled"] in ENABLED else ("stop",)
         try:
-            systemctl(*words, name, seconds=UNIT_SECONDS + grace)
+            systemctl(*words, "--", name, seconds=UNIT_SECONDS + grace)
         except Late as late:
             raise Late(
                 f"unit {name} does not stop: {late}",
@@ -161,9 +161,9 @@ def restore(before: dict[str, Any], kept: Kept) -> list[str]:
                 continue
             print(f"putting back unit {name}", flush=True)
             if was["enabled"] in ENABLED:
-                systemctl("enable", *ENABLED[was["enabled"]], name)
+                systemctl("enable", *ENABLED[was["enabled"]], "--", name)
             if was["runs"]:
-                systemctl("start", "--no-block", name)
+                systemctl("start", "--no-block", "--", name)
         except Refused as error:
             refused.append(f"unit {name}: {error}")
     if not refused:

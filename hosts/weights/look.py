@@ -186,7 +186,8 @@ class Look:
         for _ in range(8):
             if file not in self.links:
                 break
-            file = os.path.normpath(os.path.join(os.path.dirname(file), self.links[file]))
+            target = os.path.join(self.root, os.path.dirname(file), self.links[file])  # it may be absolute
+            file = self.relative(os.path.normpath(target))
         return file
 
     def names(self) -> list[str]:

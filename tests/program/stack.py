@@ -185,6 +185,7 @@ class Program:
         secrets: object = None,
         hub_token: str | None = None,
         encrypted: bool = True,
+        cluster_encrypted: bool = False,
         destroying: bool = False,
         image: Contents | None = None,
         hub: Sequence[tuple[bool, Fault]] | None = None,
@@ -216,7 +217,8 @@ class Program:
         config |= {f"{PROJECT}:hubToken": hub_token} if hub_token else {}
         config |= {f"{PROJECT}:secretEnvironment": json.dumps(secrets)} if secrets is not None else {}
         secret = [f"{PROJECT}:{name}" for name in ("apiKey", "secretEnvironment", "hubToken")]
-        set_all_config(config, secret if encrypted else [])
+        secret = [*(secret if encrypted else []), *([f"{PROJECT}:cluster"] if cluster_encrypted else [])]
+        set_all_config(config, secret)
 
         def program() -> pulumi.Output[Any]:
             stack: Any = pulumi.runtime.get_root_resource()

@@ -84,8 +84,14 @@ def test_whatever_is_wrong_in_the_stacks_file_is_told_at_once(
     assert KEY not in text
 
 
+def test_secret_among_the_settings_would_be_plain_in_the_state(program: Program) -> None:
+    text = refused(program.run(cluster_encrypted=True))
+    assert text.startswith("dgx-spark-cluster:cluster: holds a secret, which would stand in the state as plain text")
+    assert "secretEnvironment.NAME" in text
+
+
 def test_secrets_do_not_stand_in_the_way_of_a_destroy(program: Program) -> None:
-    assert program.run(key=KEY, encrypted=False, destroying=True).exit_code == 0
+    assert program.run(key=KEY, encrypted=False, cluster_encrypted=True, destroying=True).exit_code == 0
 
 
 def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:

@@ -159,6 +159,21 @@ def test_left_over_shard_is_a_link(tmp_path: Path, where: str) -> None:
     assert (found.files, found.links, found.outside) == (whole.files, whole.links, {})
 
 
+@pytest.mark.parametrize("hub", [False, True], ids=["directory", "hub's cache"])
+def test_absolute_link_inside_is_followed_to_the_shard(tmp_path: Path, *, hub: bool) -> None:
+    """The containers see the directory under the same path."""
+    top = hub_entry(tmp_path, contents()) if hub else directory(tmp_path / "m", contents())
+    shard = top / "snapshots" / COMMIT / SECOND if hub else top / SECOND
+    whole = seen(top)
+    content = shard.resolve() if hub else shard.rename(top / "inner")
+    shard.unlink(missing_ok=True)
+    shard.symlink_to(content)
+    found = seen(top)
+    assert found.lacks == {}
+    assert found.complete
+    assert sum(found.files.values()) == sum(whole.files.values())
+
+
 def test_what_is_no_regular_file_is_not_opened(tmp_path: Path) -> None:
     """A FIFO would wait for who writes into it."""
     model = directory(tmp_path / "m", contents() | {"x.json": b"{}"})

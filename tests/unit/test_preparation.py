@@ -119,9 +119,9 @@ def test_units_are_stopped_before_the_containers_that_they_may_have_started(node
     done = node.run("stop", found)
     assert (done.returncode, done.stderr) == (0, "")
     assert node.calls == [
-        "systemctl disable --now a.service",
-        "systemctl stop b.service",
-        "systemctl disable --now --runtime c.service",
+        "systemctl disable --now -- a.service",
+        "systemctl stop -- b.service",
+        "systemctl disable --now --runtime -- c.service",
         "docker ps -aq --no-trunc",
         "docker stop -t 2 aaa",
         "docker rm -f aaa",
@@ -138,8 +138,8 @@ def test_container_that_a_killed_run_still_removes_is_no_error(node: Node) -> No
 def test_user_that_is_not_root_manages_units_by_sudo_and_containers_without(node: Node) -> None:
     assert node.run("stop", record({"a.service": UNIT}, vllm_node="aaa"), root=False).returncode == 0
     assert node.calls == [
-        "sudo -n systemctl disable --now a.service",
-        "systemctl disable --now a.service",
+        "sudo -n systemctl disable --now -- a.service",
+        "systemctl disable --now -- a.service",
         "docker ps -aq --no-trunc",
         "docker stop -t 2 aaa",
         "docker rm -f aaa",
@@ -163,11 +163,11 @@ def test_refused_stop_is_told_as_a_fault_is(tmp_path: Path) -> None:
 
 
 def test_unit_that_does_not_stop_is_told_with_what_to_do(tmp_path: Path) -> None:
-    node = Node(tmp_path, hangs="systemctl stop b.service")
+    node = Node(tmp_path, hangs="systemctl stop -- b.service")
     done = node.run("stop", record({"b.service": {"runs": True, "enabled": "static"}}, vllm_node="aaa"))
     assert done.returncode == 1
     assert "spark-2: unit b.service does not stop: `" in done.stderr
-    assert "systemctl stop b.service` did not end within 2 s\n  next: " in done.stderr
+    assert "systemctl stop -- b.service` did not end within 2 s\n  next: " in done.stderr
     assert "systemctl kill -s KILL b.service" in done.stderr
     assert "`deadlines.stop`" in done.stderr
     assert "Traceback" not in done.stderr
@@ -205,7 +205,7 @@ def test_renamed_node_puts_nothing_back_until_it_leaves_under_its_new_name(node:
     assert (old.returncode, node.calls) == (0, [])
     assert "the node is spark-b now" in old.stdout
     assert node.run("restore", taken.stdout, whose="test/spark-b").returncode == 0
-    assert node.calls[-2:] == ["systemctl enable a.service", "systemctl start --no-block a.service"]
+    assert node.calls[-2:] == ["systemctl enable -- a.service", "systemctl start --no-block -- a.service"]
     assert not node.kept.parent.exists()
 
 
@@ -214,7 +214,7 @@ def test_record_of_another_stack_is_none_of_ours(node: Node) -> None:
     node.run("remember", before)
     assert json.loads(node.run("remember", record(), whose="other/spark-b").stdout) == record()
     assert node.run("restore", before).returncode == 0
-    assert "systemctl enable a.service" in node.calls
+    assert "systemctl enable -- a.service" in node.calls
 
 
 def test_units_that_are_not_to_be_put_back_are_forgotten(node: Node) -> None:
@@ -249,7 +249,7 @@ def test_record_is_read_behind_what_a_login_shell_prints(node: Node) -> None:
     noisy = f"Welcome to spark-2!\n{{}}\n{json.dumps(before)}\n"
     assert json.loads(node.run("remember", record(), noisy).stdout) == before
     assert node.run("restore", noisy).returncode == 0
-    assert "systemctl enable a.service" in node.calls
+    assert "systemctl enable -- a.service" in node.calls
 
 
 def test_units_are_put_back_as_they_were_without_waiting_for_them(node: Node) -> None:
@@ -265,20 +265,20 @@ def test_units_are_put_back_as_they_were_without_waiting_for_them(node: Node) ->
     done = node.run("restore", before)
     assert (done.returncode, done.stderr) == (0, "")
     assert [call for call in node.calls if " show " not in call] == [
-        "systemctl enable a.service",
-        "systemctl start --no-block a.service",
-        "systemctl start --no-block b.service",
-        "systemctl enable --runtime c.service",
+        "systemctl enable -- a.service",
+        "systemctl start --no-block -- a.service",
+        "systemctl start --no-block -- b.service",
+        "systemctl enable --runtime -- c.service",
     ]
 
 
 def test_unit_that_is_refused_does_not_keep_the_others_from_being_put_back(tmp_path: Path) -> None:
-    node = Node(tmp_path, refused="enable a.service")
+    node = Node(tmp_path, refused="enable -- a.service")
     done = node.run("restore", record({"a.service": UNIT, "b.service": UNIT}))
     assert done.returncode == 1
     assert done.stderr.startswith("spark-2: not all units could be put back: unit a.service: Operation refused")
     assert "next: correct it and run pulumi destroy again" in done.stderr
-    assert "systemctl start --no-block b.service" in node.calls
+    assert "systemctl start --no-block -- b.service" in node.calls
 
 
 def test_state_that_has_no_record_puts_nothing_back(node: Node) -> None:
