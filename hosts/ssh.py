@@ -129,8 +129,12 @@ class Connection:
         return ["-F", str(Path(self.config_file).expanduser())] if self.config_file else []
 
     def _control_path(self, hops: Sequence[Hop]) -> str:
-        """One socket for what is configured alike: a login proven under one configuration must not serve another."""
-        trust = hashlib.sha256(repr((self.config_file, hops)).encode()).hexdigest()[:8]
+        """One socket for what is configured alike: a login proven under one configuration must not serve another.
+
+        A relative path is another file in another checkout.
+        """
+        configured = [str(Path(one).absolute()) for one in self._configuration[1:]]
+        trust = hashlib.sha256(repr((configured, hops)).encode()).hexdigest()[:8]
         return f"{CONTROL_DIRECTORY}/{trust}-%C"
 
     def _ssh(self, hops: Sequence[Hop], *, multiplexed: bool = True) -> list[str]:

@@ -62,6 +62,21 @@ def test_host_keys_are_checked_as_the_user_has_it() -> None:
     assert not [part for part in options if "StrictHostKeyChecking" in part or "UserKnownHostsFile" in part]
 
 
+def test_checkouts_with_a_configuration_of_their_own_share_no_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their relative paths are alike, what they know of hosts is not."""
+    found = set()
+    for checkout in ("one", "other"):
+        (tmp_path / checkout).mkdir()
+        monkeypatch.chdir(tmp_path / checkout)
+        Path("ssh_config").touch()
+        for path in ("ssh_config", str(Path("ssh_config").absolute())):
+            connection = Connection("n", (Hop("n", "10.0.0.1", "u"),), path)
+            found.add(next(one for one in connection.options if one.startswith("ControlPath=")))
+    assert len(found) == 2
+
+
 def test_control_path_is_short_and_one_per_destination() -> None:
     paths = {
         understood(Connection("n", (hop,)).options, hop.destination)["controlpath"]
