@@ -58,7 +58,7 @@ def without_rdma(
         own, facts, end = cluster.of(node), surveys[node.name], fabric.get(node.name)
         by_hand = Connection.of(cluster, node).by_hand
         if own.hcas == ():
-            if cluster.require_rdma or any(cluster.of(other).hcas != () for other in cluster.nodes):
+            if cluster.require_rdma or any(cluster.of(one).hcas != () for one in cluster.nodes):
                 other = "`require_rdma`" if cluster.require_rdma else "set it so for all nodes"
                 yield node, "`hcas` is empty, which turns RDMA off on all nodes", f"remove `hcas`, or {other}"
         elif not facts.hcas:

@@ -38,20 +38,21 @@ def check(cluster: Cluster, seed: str) -> Iterator[tuple[bool, Fault]]:
         yield True, Fault(seed, f"image {image} is on no node, and what is named by its id cannot be pulled", otherwise)
         return
     connection, name = Connection.of(cluster, node), registry(image)
+    login = connection.by_hand(f"docker login {name}")
     bound = cluster.deadlines.survey
     said: dict[str, Any] = {"status": 0} | ask(connection, SCRIPT, {"image": image, "seconds": SHARE * bound}, bound)
     status, evidence = said["status"], said["error"]
     if status == ABSENT:
         fault = Fault(seed, f"{name} has no image {image}", f"correct `image`, or {otherwise}", evidence)
     elif status in REFUSED:
-        remedy = f"correct `image`, log in: {connection.by_hand(f'docker login {name}')}, or {otherwise}"
+        remedy = f"correct `image`, log in: {login}, or {otherwise}"
         fault = Fault(seed, f"{name} does not give image {image}", remedy, evidence)
     elif status != 200:
-        login = f"log in again: {connection.by_hand(f'docker login {name}')}, or {otherwise}"
+        again, reached = f"log in again: {login}, or", "does Docker on the node reach it? If not,"
         fault = Fault(
             seed,
             f"{name} does not tell whether it gives image {image}: only `up` will show it",
-            login if DENIED.search(evidence) else f"does Docker on the node reach it? If not, {otherwise}",
+            f"{again if DENIED.search(evidence) else reached} {otherwise}",
             evidence,
         )
     elif said["platforms"] and said["platform"] not in said["platforms"]:
