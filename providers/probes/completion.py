@@ -10,7 +10,7 @@ import time
 import urllib.parse
 from typing import Any
 
-METRICS_SECONDS = 3.0
+METRICS_SECONDS = 2.0
 """An API tells its metrics at once, whatever its engine does: one that does not in this time is stuck itself."""
 
 

@@ -235,7 +235,7 @@ def test_api_that_is_stuck_itself_is_told_without_a_completion() -> None:
     """As after SIGSTOP of its process: the kernel takes the connection, and nobody reads."""
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         found = ask(Api(tokens, stopped.getsockname()[1]), limit=1000)
-    assert found == {"state": "mute", "error": "no answer within 3 s, not even its metrics"}
+    assert found == {"state": "mute", "error": "no answer within 2 s, not even its metrics"}
     assert (judge(found).opened, bool(judge(found).stuck)) == (False, True)
 
 
