@@ -87,17 +87,23 @@ def _down(note: Callable[[str], None], *, purge: bool) -> None:
     if not docker.answers() and daemon.RECORD.exists():
         # Killed, not stopped: its containers may live on, and only a daemon can end them.
         daemon.start(note)
+    shared = False
     if docker.answers():
         nodes.remove_all()
         docker.remove("network", docker.labelled("network"))
         if purge:
             image.remove_all()
         note("nodes and networks removed")
-        daemon.stop(note)
-    for each in NETWORKS:
-        if not docker.answers() or docker.inspect("network", each.name) is None:
-            network.remove_device(each)
-    network.remove_route()
+        shared = bool(docker.labelled("container", owner=None))
+        if shared:
+            note("the nodes of another checkout's lab run in this Docker daemon: it stays, with its devices and route")
+        else:
+            daemon.stop(note)
+    if not shared:
+        for each in NETWORKS:
+            if not docker.answers() or docker.inspect("network", each.name) is None:
+                network.remove_device(each)
+        network.remove_route()
     if purge:
         clear(STATE)
         note(f"{STATE} removed")
