@@ -39,6 +39,7 @@ def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: 
         if fabric:
             found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
+        found += _versions(cluster, node, facts)
         found += _failing(stack, node, facts, by_hand)
         found += _memory(cluster, stack, node, facts, by_hand)
     return found
@@ -216,6 +217,18 @@ def _clock(node: Node, facts: Survey, by_hand: ByHand) -> Iterator[Fault]:
             f"its clock is {abs(reached.ahead):.0f} s {way} this machine's: logs cannot be put in order, and "
             "certificates will fail as it drifts on",
             f"{by_hand('sudo timedatectl set-ntp true')}; or set this machine's clock, if that is the wrong one",
+        )
+
+
+def _versions(cluster: Cluster, node: Node, facts: Survey) -> Iterator[Fault]:
+    """Shards of one version under the index of another: an engine may load them, and answer nonsense."""
+    if shards := facts.model.mismatched:
+        more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
+        yield Fault(
+            node.name,
+            f"{facts.path(cluster.model_path)}/{shards[0]}{more}: other tensors than the index gives, as of another "
+            "version of the model",
+            "bring index and shards of one version there",
         )
 
 

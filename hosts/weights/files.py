@@ -52,6 +52,8 @@ class ModelFiles(BaseModel):
     """Those of them that lead out of the mounted directory."""
     lacks: Mapping[str, Lack] = {}
     """What is missing or not whole, by path."""
+    mismatched: tuple[str, ...] = ()
+    """Names of shards that are whole, and hold other tensors than the index gives them."""
     closed: tuple[str, ...] = ()
     """Files that the user may not read: the containers' root can, but nobody can copy them."""
     unjudged: tuple[str, ...] = ()

@@ -38,27 +38,46 @@ BEGIN = re.compile(rb'"data_offsets":\[\d+$')
 """What stands before the end of a tensor's data."""
 
 
-def whole_size(path: str) -> int | None:
-    """Bytes that a safetensors file has when it is whole, by its own header; None if it has no header.
+def header_of(path: str) -> tuple[int, bytes]:
+    """Length that a safetensors file gives its header, and the header as far as it is there; none if it has none.
 
     Format: 8 bytes with the header's length, little-endian; the header, JSON; the tensors' data, without gaps.
     """
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= HEADER_LIMIT:
-            return None
-        header = file.read(length)
-        size = os.fstat(file.fileno()).st_size
+        header = file.read(length) if 2 <= length <= HEADER_LIMIT else b""
+    return length, header
+
+
+def whole_size(length: int, header: bytes, size: int) -> int | None:
+    """Bytes that a safetensors file has when it is whole, by its own header; None if it has no header.
+
+    Args:
+        length: of the header, as the file gives it.
+        header: as far as it is there.
+        size: bytes that the file has.
+    """
     end = size - 8 - length
     last = header.find(b",%d]" % end)
     if header.startswith(b"{") and BEGIN.search(header, max(0, last - 60), last) and b":[%d," % end not in header:
         return size  # a tensor ends here and none begins: found in a tenth of the time that all offsets take
-    if len(header) < length:
+    if 2 <= length <= HEADER_LIMIT and len(header) < length:
         # The header itself is cut off: more is missing than it could tell.
         return 8 + length
     if not header.startswith(b"{"):
         return None
     return 8 + length + max(map(int, OFFSETS.findall(header)), default=0)
+
+
+def holds(header: bytes, tensors: list[str]) -> bool:
+    """Whether a header is of as many tensors as the index gives the shard, the first and the last of them among them.
+
+    To parse the headers would double the time of a look.
+    """
+    if header.count(b'"data_offsets"') != len(tensors):
+        return False
+    plain = [name for name in (tensors[0], tensors[-1]) if name.isascii()]  # others may be escaped or not
+    return all(json.dumps(name).encode() in header for name in plain)
 
 
 def ends(path: str) -> bool:
@@ -107,6 +126,14 @@ def series(name: str) -> str:
     return INDEX.sub(r".\1", NUMBERED.sub(r".\3", name))
 
 
+def by_shard(folder: str, weight_map: dict[str, str]) -> dict[str, list[str]]:
+    """Tensors that an index in a folder gives each shard, by the shard's path in the model's directory."""
+    tensors = {}  # type: dict[str, list[str]]
+    for tensor, name in weight_map.items():
+        tensors.setdefault(name, []).append(tensor)
+    return {os.path.normpath(os.path.join(folder, name)): its for name, its in tensors.items()}
+
+
 class Look:
     """One look at a model: what is found is collected in attributes."""
 
@@ -120,6 +147,8 @@ class Look:
         self.lacks = {}  # type: dict[str, dict[str, Any]]
         self.closed = set()  # type: set[str]
         self.judged = set()  # type: set[str]
+        self.tensors = {}  # type: dict[str, list[str]]
+        self.mismatched = set()  # type: set[str]
         self.stock = {}  # type: dict[str, int]
         self.parts = {}  # type: dict[str, int]
 
@@ -223,14 +252,14 @@ class Look:
                 continue
             try:
                 found = json.loads(read(os.path.join(self.root, self.held(index))))
-                folder = os.path.dirname(index)
-                its = {os.path.normpath(os.path.join(folder, name)) for name in found["weight_map"].values()}
+                its = by_shard(os.path.dirname(index), found["weight_map"])
                 total = (found.get("metadata") or {}).get("total_size", total)
             except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 file = self.held(index)
                 self.lack(file, index, None, self.files.get(file))
             else:
-                named |= its
+                self.tensors.update(its)
+                named |= set(its)
                 indexed |= {series(name) for name in (index, *its) if its}
         # What is numbered otherwise is left over from another version; vLLM does not load it either.
         left = {name for name in shards - named if NUMBERED.search(name) and series(name) in indexed}
@@ -257,7 +286,7 @@ class Look:
         return bool(shards) or any(WEIGHTS.search(name) for name in names)
 
     def shard(self, name: str) -> None:
-        """Compare the size of a shard with what its header says."""
+        """Compare the size of a shard with what its header says, and that with the index."""
         file = self.held(name)
         if os.path.normpath(os.path.join(self.below, name)) in self.outside:
             return
@@ -266,11 +295,14 @@ class Look:
             return
         if not name.endswith(".safetensors") or file in self.closed:
             return
-        wanted = whole_size(os.path.join(self.root, file))
-        if wanted == self.files[file]:
-            self.judged.add(file)
-        else:
+        length, header = header_of(os.path.join(self.root, file))
+        wanted = whole_size(length, header, self.files[file])
+        if wanted != self.files[file]:
             self.lack(file, name, wanted, self.files[file])
+            return
+        self.judged.add(file)
+        if name in self.tensors and not holds(header, self.tensors[name]):
+            self.mismatched.add(name)
 
     def remainder(self, shards: set[str], total: Any) -> None:
         """Size of the only shard that is missing: by the index, less the others; headers are thousandths of it."""
@@ -317,6 +349,7 @@ def look(path: str, revision: str) -> dict[str, Any]:
         "links": seen.links,
         "outside": seen.outside,
         "lacks": seen.lacks,
+        "mismatched": sorted(seen.mismatched),
         "closed": sorted(seen.closed),
         "unjudged": sorted(set(seen.files) - seen.judged - set(seen.lacks)),
         "refs": {ref: below.rpartition("/")[2]} if ref else {},

@@ -98,11 +98,15 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     """Decide for each file which node has it whole, and which nodes lack it.
 
     A file that is whole on any node mends all others, so that no node need have all of them. But where one has the
-    model whole (the head first), its files are the model's: another node may have a former version, or another format.
+    model whole (the head first, a mix of two versions last), its files are the model's: another node may have a former
+    version, or another format.
     What no node has whole is a fault of :func:`check`, or downloaded.
     """
     seen = {node.name: surveys[node.name].model for node in cluster.nodes if node.name in surveys}
-    some = sorted((name for name in seen if seen[name].exists), key=lambda name: not seen[name].complete)
+    some = sorted(
+        (name for name in seen if seen[name].exists),
+        key=lambda name: (not seen[name].complete, len(seen[name].mismatched)),
+    )
     below = seen[some[0]].below if some else None  # of two revisions in the nodes' caches the head's is meant
     together = any(seen[name].weights for name in some) and not incomplete(surveys, below)
     if below is None or (cluster.hub_name and not seen[some[0]].complete and not together):

@@ -12,7 +12,20 @@ from hosts.facts import Reached
 from hosts.faults import Fault
 from hosts.survey import Survey
 from settings import Cluster
-from tests.samples import IMAGE_ID, MINIMAL, STACK, cluster, container, gids, hca, inspected, interface, survey, surveys
+from tests.samples import (
+    IMAGE_ID,
+    MINIMAL,
+    STACK,
+    cluster,
+    container,
+    gids,
+    hca,
+    inspected,
+    interface,
+    model,
+    survey,
+    surveys,
+)
 
 GIB = 2**30
 TWIN = hca("roceP2p1s0f1", "enP2p1s0f1np1")
@@ -98,6 +111,12 @@ def test_clock_difference_is_taken_between_asking_and_answer() -> None:
 
 
 UTILIZATION = "--gpu-memory-utilization=0.8"
+
+
+def test_shards_of_another_version_than_the_index_are_told() -> None:
+    told = only(warnings(worker(model=model(mismatched=["model-1.safetensors", "model-2.safetensors"]))))
+    assert told.node == "spark-2"
+    assert "model-1.safetensors and 1 more: other tensors than the index gives" in str(told)
 
 
 def memory(available: float, total: float = 120) -> dict[str, int]:

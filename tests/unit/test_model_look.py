@@ -25,7 +25,7 @@ from hosts.weights import look as model_look
 from hosts.weights import receiver as weights_receiver
 from hosts.weights import sender as weights_sender
 from hosts.weights.files import ModelFiles, look
-from hosts.weights.look import whole_size
+from hosts.weights.look import header_of, whole_size
 from tests.samples.models import COMMIT, contents, directory, hub_entry, safetensors
 
 SECOND = "model-00002-of-00003.safetensors"
@@ -409,6 +409,27 @@ def test_link_that_leads_outside_is_told(tmp_path: Path, absolute: bool) -> None
     assert found.lacks == {}
 
 
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"layers.2.weight": b"1234", "layers.2.scale": b"1"},  # as a quantized version has beside the same names
+        {"layers.9.weight": b"1234"},
+        {},
+    ],
+)
+def test_shards_of_another_version_than_the_index_are_told(tmp_path: Path, tensors: dict[str, bytes]) -> None:
+    found = seen(directory(tmp_path / "m", contents() | {SECOND: safetensors(tensors)}))
+    assert (found.mismatched, found.lacks) == ((SECOND,), {})
+    assert seen(directory(tmp_path / "one", contents())).mismatched == ()
+
+
+def test_index_names_tensors_in_any_script(tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", {"config.json": b"{}", "a.safetensors": safetensors({"层": b"1", '"\\': b"2"})})
+    index = {"weight_map": {"层": "./a.safetensors", '"\\': "./a.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index, ensure_ascii=False))
+    assert (seen(model).mismatched, seen(model).complete) == ((), True)
+
+
 def test_circle_of_links_ends(tmp_path: Path) -> None:
     model = directory(tmp_path / "m", contents())
     (model / "a.json").symlink_to("b.json")
@@ -424,7 +445,7 @@ def test_size_by_the_header_is_the_size_of_the_file(sizes: list[int], cut: int, 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "x.safetensors")
         path.write_bytes(data[: max(header, len(data) - cut)])
-        assert whole_size(str(path)) == len(data)
+        assert whole_size(*header_of(str(path)), path.stat().st_size) == len(data)
 
 
 JSON: st.SearchStrategy[Any] = st.recursive(

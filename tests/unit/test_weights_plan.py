@@ -58,6 +58,12 @@ def test_complete_nodes_are_to_get_nothing() -> None:
     assert faults({}, {}) == []
 
 
+def test_node_that_mixes_two_versions_is_no_example_for_one_that_has_the_model() -> None:
+    found = plan(cluster(), nodes({"mismatched": [FIRST], "files": WHOLE | {FIRST: 7}}, {}))
+    lacking, whole = found.shares.values()
+    assert (found.seed, list(lacking.files), whole.nothing) == ("spark-2", [FIRST], True)
+
+
 @pytest.mark.parametrize("seed", [1, 2])
 def test_empty_node_gets_everything_from_the_one_that_has_it(seed: int) -> None:
     models = [{}, ABSENT] if seed == 1 else [ABSENT, {}]
