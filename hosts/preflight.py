@@ -14,6 +14,7 @@ from hosts.weights.plan import check_node
 from settings import NEEDED_UNITS, Cluster, Node
 
 DOCKER_UNIT = "docker.service"
+ADD = "add it to `{}` (a list there replaces the default: name those too that shall stay in it)"
 IDLE_MIB = 64
 """GPU memory that does not count as held: an idle desktop showed 18 MiB (Xorg, gnome-shell) in the field case."""
 
@@ -128,12 +129,12 @@ def _holder(process: GpuProcess | Listener, container: Container | None, by_hand
     stop = by_hand(f"sudo kill {process.pid}") if process.pid else ""
     if container:
         held.append(f"container {container.name}")
-        stop = f"{by_hand(f'docker stop {container.name}')}; or have it removed: add it to `stale_containers`"
+        stop = f"{by_hand(f'docker stop {container.name}')}; or have it removed: {ADD.format('stale_containers')}"
     elif process.unit:
         held.append(f"unit {process.unit}")
         if process.unit not in NEEDED_UNITS:  # else the process alone: without the unit nobody reaches the node
             stop = by_hand(f"sudo systemctl disable --now {shlex.quote(process.unit)}")
-            stop += "; or have it stopped: add it to `stale_units`"
+            stop += f"; or have it stopped: {ADD.format('stale_units')}"
     return ", ".join(held), stop
 
 

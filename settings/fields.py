@@ -66,7 +66,7 @@ Image = Annotated[
     str,
     StringConstraints(
         pattern=r"^(sha256:[0-9a-f]{64}|"
-        r"(([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:\d+)?|[A-Za-z0-9-]+:\d+|localhost)/)?"
+        r"(([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?|[A-Za-z0-9-]+:[0-9]+|localhost)/)?"
         r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*"
         r"(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?)$"
     ),
@@ -75,13 +75,13 @@ Image = Annotated[
 Ssh = Annotated[
     str,
     StringConstraints(
-        pattern=r"^(local|([A-Za-z_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\])(:\d{1,5})?)$"
+        pattern=r"^(local|([A-Za-z_][A-Za-z0-9_.-]*@)?([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?)$"
     ),
 ]
 
 ALLOWED = {
-    "name": "must be lower-case letters, digits and dashes",
-    "container_prefix": "must be lower-case letters, digits and dashes",
+    "name": "must be lower-case letters, digits and dashes between them, 63 at most",
+    "container_prefix": "must be lower-case letters, digits and dashes between them, 63 at most",
     "jump": "must be the name of another node",
     "ssh": "must be user@host[:port], an alias of the ssh configuration, or local",
     "image": "must be an image reference, name:tag or name@sha256: and 64 hex digits, its name in lower case",

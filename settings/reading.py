@@ -188,7 +188,8 @@ def _words(message: str) -> str:
     """Pydantic's words as said of a setting."""
     return (
         re.sub(r"^(Input|Value|Tuple|String|List) should ", "must ", message)
-        .replace(" after validation, not 0", "")
+        .replace(" after validation", "")
+        .removesuffix(", not 0")
         .replace("an object", "a mapping")
         .replace("valid array", "list")
     )

@@ -21,7 +21,7 @@ def forget(root: str) -> None:
     """
     top = Path(root)
     ledger = top / LEDGER
-    names = ledger.read_text().splitlines() if ledger.exists() else []
+    names = ledger.read_text().split("\n")[:-1] if ledger.exists() else []
     if "." in names:  # an entry of the hub's cache that was downloaded
         shutil.rmtree(str(top))
         shutil.rmtree(str(top.parent / ".locks" / top.name), ignore_errors=True)

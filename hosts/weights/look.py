@@ -30,6 +30,8 @@ CONFIGS = {"config.json", "params.json"}
 ENGINES_JSON = re.compile(r"(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$")
 """JSON that an engine reads: an object or a list, which shows where it is cut off."""
 NUMBERED = re.compile(r"-(\d{5,})-of-(\d{5,})\.(safetensors|bin)$")
+UNUSABLE = re.compile(r"[\n\udc80-\udcff]")
+"""In names that no model has, and that neither a ledger nor JSON can hold: line ends, bytes that are no UTF-8."""
 OFFSETS = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d+\s*,\s*(\d+)\s*\]')
 """End of a tensor's data. In a string of the header the quotes would be escaped, so nothing else looks like it."""
 PART = re.compile(r"(.+)\.\d+-[0-9a-f]+" + re.escape(PARTIAL) + "$")
@@ -94,6 +96,11 @@ def read(path: str) -> str:
     return Path(path).read_text()
 
 
+def part_of_model(name: str) -> bool:
+    """Whether a name in the model's directory can be of the model."""
+    return not (name.startswith(".") or UNUSABLE.search(name))
+
+
 def loaded(names: list[str]) -> list[str]:
     """Weights that an engine loads, and their indexes: of those in several formats or places, one."""
     weights = [name for name in names if WEIGHTS.search(name) or INDEX.search(name)]
@@ -155,11 +162,9 @@ class Look:
     def walk(self) -> None:
         """List files and links below the model's directory, without hidden ones; raises OSError."""
         for folder, folders, names in os.walk(self.top, onerror=_raise):
-            folders[:] = sorted(name for name in folders if not name.startswith("."))
-            for name in names + folders:
+            folders[:] = sorted(name for name in folders if part_of_model(name))
+            for name in filter(part_of_model, names + folders):
                 path = os.path.join(folder, name)
-                if name.startswith("."):
-                    continue
                 if os.path.islink(path) and (name in folders or READ.search(name)):
                     self.link(path)
                 elif name not in folders and READ.search(name):
@@ -172,8 +177,8 @@ class Look:
     def beside(self) -> None:
         """Count what is there and not of the model: parts of files, and a hub entry's other blobs; raises OSError."""
         for folder, folders, names in os.walk(os.path.join(self.root, "blobs") if self.below else self.root):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            for name in names:
+            folders[:] = filter(part_of_model, folders)
+            for name in filter(part_of_model, names):
                 path, part = os.path.join(folder, name), PART.match(name)
                 if part:
                     file = self.relative(os.path.join(folder, part[1]))
@@ -193,7 +198,7 @@ class Look:
             self.links[self.relative(place)] = target
             # Not realpath: in the container there is the path as it is written, nothing above the mount.
             place = os.path.normpath(os.path.join(os.path.dirname(place), target))
-            if not place.startswith(self.root + "/"):
+            if not f"{place}/".startswith(f"{self.root}/") or UNUSABLE.search(place):
                 self.outside[name] = target
                 return
             if not os.path.islink(place):

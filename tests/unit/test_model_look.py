@@ -430,6 +430,25 @@ def test_index_names_tensors_in_any_script(tmp_path: Path) -> None:
     assert (seen(model).mismatched, seen(model).complete) == ((), True)
 
 
+def test_link_to_the_directory_itself_is_inside(tmp_path: Path) -> None:
+    model = directory(tmp_path / "m", contents())
+    (model / "loop").symlink_to(".")
+    found = seen(model)
+    assert (found.complete, found.outside, found.links) == (True, {}, {"loop": "."})
+
+
+@pytest.mark.parametrize("name", [b"notes\n.\n.json", b"notes-\xff.json", b"more\n.\n"])
+def test_names_that_no_model_has_are_no_part_of_it(tmp_path: Path, name: bytes) -> None:
+    model = directory(tmp_path / "m", contents())
+    place = model / os.fsdecode(name)
+    if place.suffix == ".json":
+        place.touch()
+    else:
+        directory(place, contents())
+    found = seen(model)
+    assert (found.complete, set(found.files)) == (True, set(contents()))
+
+
 def test_circle_of_links_ends(tmp_path: Path) -> None:
     model = directory(tmp_path / "m", contents())
     (model / "a.json").symlink_to("b.json")
