@@ -249,7 +249,7 @@ class Look:
         self.closed = {file for file in self.files if not os.access(os.path.join(self.root, file), os.R_OK)}
         names = self.names()
         chosen = loaded(names)
-        shards, total = {name for name in chosen if name.endswith(".safetensors")}, None
+        shards, total = {name for name in chosen if name.endswith((".safetensors", ".bin"))}, None
         indexed = set()  # type: set[str]
         named = set()  # type: set[str]
         for index in filter(INDEX.search, chosen):
@@ -266,8 +266,9 @@ class Look:
                 self.tensors.update(its)
                 named |= set(its)
                 indexed |= {series(name) for name in (index, *its) if its}
-        # What is numbered otherwise is left over from another version; vLLM does not load it either.
-        left = {name for name in shards - named if NUMBERED.search(name) and series(name) in indexed}
+        # Safetensors numbered otherwise are left over from another version; vLLM does not load them either.
+        spare = {name for name in shards - named if name.endswith(".safetensors") and NUMBERED.search(name)}
+        left = {name for name in spare if series(name) in indexed}
         self.leave(left)
         names, shards = self.names(), shards - left | named
         for name in list(shards):

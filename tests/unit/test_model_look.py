@@ -430,6 +430,15 @@ def test_index_names_tensors_in_any_script(tmp_path: Path) -> None:
     assert (seen(model).mismatched, seen(model).complete) == ((), True)
 
 
+@pytest.mark.parametrize("other", [{}, {"training_args.bin": b"1"}])
+def test_shards_of_the_older_format_are_counted_by_their_numbers(tmp_path: Path, other: dict[str, bytes]) -> None:
+    names = [f"pytorch_model-0000{number}-of-00003.bin" for number in (1, 2, 3)]
+    model = directory(tmp_path / "m", {"config.json": b"{}"} | other | dict.fromkeys(names, b"1"))
+    assert seen(model).complete
+    (model / names[1]).unlink()
+    assert list(seen(model).lacks) == [names[1]]
+
+
 def test_link_to_the_directory_itself_is_inside(tmp_path: Path) -> None:
     model = directory(tmp_path / "m", contents())
     (model / "loop").symlink_to(".")
