@@ -65,7 +65,7 @@ def without_rdma(
         elif not facts.hcas:
             yield node, "the node has no RDMA device", f"load its driver: {by_hand('sudo modprobe mlx5_ib')}"
         elif end and not end.hcas:
-            states = ", ".join(f"{hca.name} ({', '.join(hca.interfaces)}) {hca.state}" for hca in facts.hcas)
+            states = ", ".join(f"{hca.name} ({_behind(facts, hca)}) {hca.state}" for hca in facts.hcas)
             yield (
                 node,
                 f"no active RDMA device is behind the fabric's interface {end.interface}; there are: {states}",
@@ -95,6 +95,12 @@ def fallback(node: Node, why: str, remedy: str) -> Fault:
     return Fault(
         node.name, f"NCCL cannot use RDMA here and falls back to sockets (NET/Socket), which are slower: {why}", remedy
     )
+
+
+def _behind(facts: Survey, hca: Hca) -> str:
+    """Interfaces of a device with their addresses, whose masks may be why they are in no shared subnet."""
+    addresses = {interface.name: interface.addresses for interface in facts.interfaces}
+    return ", ".join(" ".join((name, *map(str, addresses.get(name, ())))) for name in hca.interfaces)
 
 
 def _interface(facts: Survey, end: Fabric) -> Interface | None:

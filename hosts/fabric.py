@@ -217,7 +217,7 @@ def _shared(cluster: Cluster, surveys: Mapping[str, Survey], given: Mapping[str,
             evidence,
         )
     over_rdma = [n for n in shared if all(_has_rdma(surveys[node.name], n) for node in cluster.nodes)]
-    candidates = _assigned(over_rdma) or _fastest(_assigned(shared), surveys)
+    candidates = _assigned(over_rdma) or _fastest(_joined(_assigned(shared), surveys), surveys)
     head = surveys[cluster.head.name]
     cabled = _one_a_cage(head, ((i, a) for i, a in _connected(head) if a.network in candidates))
     best = sorted({address.network for _, address in cabled}, key=str)
@@ -240,6 +240,19 @@ def _assigned(networks: list[Network]) -> list[Network]:
     Every cable with link-local addresses is in it: that nodes share it does not show that they are on one cable.
     """
     return [network for network in networks if not network.is_link_local] or networks
+
+
+def _joined(networks: list[Network], surveys: Mapping[str, Survey]) -> list[Network]:
+    """The networks without those in which two nodes have the same addresses, unless there is no other.
+
+    A bridge for containers or virtual machines (virbr0: 192.168.122.1 everywhere) joins no nodes.
+    """
+
+    def joins(network: Network) -> bool:
+        own = [frozenset(a.ip for _, a in _connected(facts) if a.network == network) for facts in surveys.values()]
+        return len(set(own)) == len(own)
+
+    return [network for network in networks if joins(network)] or networks
 
 
 def _has_rdma(facts: Survey, network: Network) -> bool:

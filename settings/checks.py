@@ -179,12 +179,11 @@ def _addresses(cluster: Cluster) -> Faults:
 
 def _hosts(cluster: Cluster) -> Faults:
     """One host is one node. Behind different jump hosts one address may be two machines, as on two ports."""
-    first: dict[tuple[str, int], str] = {}
+    first: dict[tuple[str | None, str, int], str] = {}
     for index, node in enumerate(cluster.nodes):
-        if node.jump is None:
-            host = node.host, node.port or cluster.of(node).ssh_port or SSH_PORT
-            if first.setdefault(host, node.name) != node.name:
-                yield ("nodes", index, "ssh"), f"node {first[host]} is on {node.host} too: one host is one node"
+        host = node.jump, node.host, node.port or cluster.of(node).ssh_port or SSH_PORT
+        if first.setdefault(host, node.name) != node.name:
+            yield ("nodes", index, "ssh"), f"node {first[host]} is on {node.host} too: one host is one node"
 
 
 def _jumps(cluster: Cluster) -> Faults:

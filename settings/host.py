@@ -25,6 +25,9 @@ from settings.fields import (
     UnitName,
 )
 
+MOST = 2**63 - 1
+"""Highest limit that Docker takes, an int64; -1 is beyond it."""
+
 
 class Entry(Model):
     """An entry of a list that is known by a key: a node's entry takes the place of the cluster's with that key."""
@@ -43,9 +46,9 @@ class Ulimit(Entry):
         "rttime", "sigpending", "stack",
     ]  # fmt: skip
     """Name as `docker run --ulimit` takes it."""
-    soft: int = Field(ge=-1)
+    soft: int = Field(ge=-1, le=MOST)
     """Soft limit, in the unit of setrlimit(2): bytes, seconds or a count."""
-    hard: int = Field(ge=-1)
+    hard: int = Field(ge=-1, le=MOST)
     """Hard limit, not below the soft one."""
 
     @property
@@ -108,7 +111,7 @@ class Overridable(Model):
     """Whose /dev/shm the containers use. Ray and the engine meet there, so all containers of a node must see the same
     one: `shared` among them, a volume in memory that leaves with the stack, or the `host`'s, as vLLM's documentation
     has it, where the segments of an engine that had to be killed stay until a reboot."""
-    shm_size_mib: Annotated[int, Field(ge=64)] = 10240
+    shm_size_mib: Annotated[int, Field(ge=64, le=2**20)] = 10240
     """Most that a `shared` /dev/shm holds, in MiB; that of vLLM's run_cluster.sh (10.24g). Only what is used costs
     memory. The host's has its own size."""
     labels: dict[LabelName, Line] = Field(default={})

@@ -99,7 +99,8 @@ def common(one: tuple[str, ...], other: tuple[str, ...]) -> int:
 
 
 UNREADABLE = (
-    OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, tarfile.TarError, zlib.error, lzma.LZMAError,
+    OSError, EOFError, LookupError, TypeError, AttributeError, ValueError, RecursionError, tarfile.TarError, zlib.error,
+    lzma.LZMAError,
 )  # fmt: skip
 """What reading an archive may raise that is cut off, damaged, or none."""
 
@@ -149,6 +150,8 @@ class Archive:
             Fault: the file is absent, no archive, or does not hold the image.
         """
         try:
+            if path.exists() and not path.is_file():  # to open a FIFO could take for ever
+                raise ValueError("no regular file")
             with tarfile.open(path) as tar:
                 entry = _entry(json.loads(_content(tar, "manifest.json")), reference)
                 image = Image.of_config(_content(tar, entry["Config"]))
@@ -192,6 +195,8 @@ def _full(tag: str) -> str:
 
 def _words(error: Exception) -> str:
     """What went wrong with a file that is named already."""
+    if str(error).startswith("file could not be opened successfully"):  # what each method says in turn follows
+        return "no tar, plain or compressed by gzip, bzip2 or xz"
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 

@@ -58,6 +58,16 @@ def check(
     if kind in (*DENIED, "RevisionNotFoundError", "NoWeights", "NoConfig") or INVALID in error:
         revision = cluster.weights.revision
         yield True, fault_of(seed, str(cluster.hub_name), revision, kind, error, with_token=token is not None)
+    elif kind == "Gaps":
+        # Shards of another numbering may be left over in a repository, and its index decides.
+        gaps = Fault(
+            seed,
+            f"model {cluster.hub_name} at revision {cluster.weights.revision} seems not to be whole at the hub: shards "
+            "are missing by their numbers",
+            "look at its files there; where its index names these, correct `weights.revision`",
+            error,
+        )
+        yield False, gaps
     elif kind:
         unheard = Fault(
             seed,

@@ -4,8 +4,8 @@ Needs hub_download and what that needs. Started by hosts/weights/hub_access.py w
 `name`, `revision`, `token` (may be None), `endpoint`, `environment`, `seconds` (of each of two requests) and `entry`
 (directory of the hub's cache). It prints one line of JSON: `kind`, the name of the exception that huggingface_hub
 would raise (empty where it would raise none, Unheard where the hub does not answer, NoWeights or NoConfig where
-the model has none), `error`, `blobs` (bytes of each that the model consists of) and `held` (bytes of these that are
-there, whole and partial).
+the model has none, Gaps where shards are missing by their numbers), `error`, `blobs` (bytes of each that the model
+consists of) and `held` (bytes of these that are there, whole and partial).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import quote
 
 from hosts.weights.hub_download import held, wanted
-from hosts.weights.look import CONFIGS, WEIGHTS
+from hosts.weights.look import CONFIGS, WEIGHTS, alike
 
 INVALID = "Invalid credentials in Authorization header"
 """The hub's words to a token that is none, also where the model needs none."""
@@ -85,6 +85,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     if not CONFIGS & set(names):
         return {"kind": "NoConfig", "error": ", ".join(sorted(files)[:20])}
     said, _ = hub.ask("HEAD", f"/{name}/resolve/{revision}/{quote(names[0])}")
+    gaps = {shard for one in names for shard in alike(one)} - set(names)
+    if gaps and not said["kind"]:
+        said = {"kind": "Gaps", "error": ", ".join(sorted(gaps)[:20])}
     blobs = {blob(files[name]): files[name].get("size") or 0 for name in names}
     return {**said, "blobs": blobs, "held": held(Path(question["entry"]), blobs)}
 

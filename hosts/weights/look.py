@@ -133,6 +133,15 @@ def series(name: str) -> str:
     return INDEX.sub(r".\1", NUMBERED.sub(r".\3", name))
 
 
+def alike(name: str) -> set[str]:
+    """Names of all shards that are numbered as this one is, its own among them; none of one without a number."""
+    number = NUMBERED.search(name)
+    if not number:
+        return set()
+    stem, width, last, kind = name[: number.start()], len(number[1]), number[2], number[3]
+    return {f"{stem}-{one:0{width}}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
+
+
 def by_shard(folder: str, weight_map: dict[str, str]) -> dict[str, list[str]]:
     """Tensors that an index in a folder gives each shard, by the shard's path in the model's directory."""
     tensors = {}  # type: dict[str, list[str]]
@@ -272,10 +281,8 @@ class Look:
         self.leave(left)
         names, shards = self.names(), shards - left | named
         for name in list(shards):
-            number = NUMBERED.search(name)
-            if number and series(name) not in indexed:
-                stem, last, kind = name[: number.start()], number[2], number[3]
-                shards |= {f"{stem}-{one:0{len(number[1])}}-of-{last}.{kind}" for one in range(1, int(last) + 1)}
+            if series(name) not in indexed:
+                shards |= alike(name)
         if not CONFIGS & set(names):
             self.lack(self.held("config.json"), "config.json")
         for name in sorted(shards):

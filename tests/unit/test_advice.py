@@ -252,7 +252,7 @@ DOWN = [hca("rocep1s0f1", "enp1s0f1np1", "1: DOWN"), hca("roceP2p1s0f1", "enP2p1
     [
         ({"devices": []}, {}, "there is no /dev/infiniband"),
         ({"hcas": []}, {}, "the node has no RDMA device"),
-        ({"hcas": DOWN}, {}, "there are: rocep1s0f1 (enp1s0f1np1) 1: DOWN"),
+        ({"hcas": DOWN}, {}, "there are: rocep1s0f1 (enp1s0f1np1 192.168.200.13/24) 1: DOWN"),
     ],
 )
 def test_node_without_rdma_is_named_with_the_reason(

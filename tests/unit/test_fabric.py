@@ -112,6 +112,13 @@ def test_only_shared_subnet_is_chosen_whatever_its_speed() -> None:
     assert {end.reason for end in ends.values()} == {"the only subnet shared"}
 
 
+def test_bridge_with_one_address_on_all_nodes_is_no_fabric_unless_there_is_no_other() -> None:
+    bridge = ("virbr0", "192.168.122.1/24", 25000)
+    ends = choose(cluster(), pair(bridge, ("eth0", MANAGEMENT, 1000)))
+    assert {end.interface for end in ends.values()} == {"eth0"}
+    refused("both have the fabric address 192.168.122.1", cluster(), pair(bridge))
+
+
 def test_equally_fast_subnets_are_ambiguous() -> None:
     (caught,) = refused(
         "several subnets could be the fabric", cluster(), pair(("eth0", MANAGEMENT, 10000), ("eth1", FABRIC, 10000))

@@ -108,6 +108,14 @@ def test_model_without_configuration_is_told_beforehand(serve: Serve) -> None:
     assert fault.cause == f"model {NAME} at revision main has no config.json: GGUF, or an adapter, alone"
 
 
+def test_shards_that_the_hub_lacks_by_their_numbers_are_a_warning(serve: Serve) -> None:
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 3)]
+    ((certain, fault),) = ask(address(serve({"config.json": b"{}"} | dict.fromkeys(names, b"x"))))
+    assert not certain
+    assert f"model {NAME} at revision main seems not to be whole at the hub" in fault.cause
+    assert fault.evidence == "model-00002-of-00003.safetensors"
+
+
 class Silent(Hub):
     """One that takes requests and gives no answer."""
 

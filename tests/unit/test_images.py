@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -100,7 +101,11 @@ def test_archive_says_what_it_holds(tmp_path: Path, format_: Any) -> None:
 
 
 def broken(path: Path, manifest: Any) -> Path:
-    data = json.dumps(manifest).encode()
+    return archive(path, json.dumps(manifest).encode())
+
+
+def archive(path: Path, data: bytes) -> Path:
+    """A tar with this as its manifest."""
     info = tarfile.TarInfo("manifest.json")
     info.size = len(data)
     with tarfile.open(path, "w") as tar:
@@ -117,6 +122,20 @@ def test_archive_that_is_none_is_a_fault_that_names_it(tmp_path: Path, content: 
         broken(path, content)
     with pytest.raises(Fault, match=r"image archive .*image\.tar"):
         Archive.open(path, IMAGE)
+
+
+def test_archive_that_would_block_or_cannot_be_read_is_named(tmp_path: Path) -> None:
+    fifo, zstd, deep = tmp_path / "fifo", tmp_path / "image.tar.zst", tmp_path / "deep.tar"
+    os.mkfifo(fifo)
+    zstd.write_bytes(b"\x28\xb5\x2f\xfd" + os.urandom(600))
+    archive(deep, b"[" * 100_000)
+    for path, why in (
+        (fifo, "no regular file"),
+        (zstd, "no tar, plain or compressed by gzip, bzip2 or xz"),
+        (deep, "maximum recursion depth exceeded"),
+    ):
+        with pytest.raises(Fault, match=re.escape(f"image archive {path}: {why}")):
+            Archive.open(path, IMAGE)
 
 
 @pytest.mark.parametrize("compression", ["gz", "xz", "bz2"])

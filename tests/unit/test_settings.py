@@ -222,6 +222,8 @@ def test_unknown_setting_names_its_path_and_the_nearest_known(changes: dict[str,
         ({"deadlines": {"load": 0}}, ".deadlines.load: "),
         ({"deadlines": {"stop": 601}}, ".deadlines.stop: "),
         ({"ulimits": [{"name": "memlock", "soft": -2, "hard": 1}]}, ".ulimits[0].soft: "),
+        ({"ulimits": [{"name": "memlock", "soft": 1, "hard": 10**30}]}, ".ulimits[0].hard: "),
+        ({"shm_size_mib": 10**30}, ".shm_size_mib: "),
         ({"listen": "everywhere"}, ".listen: "),
         ({"ray": None}, ".ray: "),
     ],
@@ -413,6 +415,17 @@ def test_jump_through_the_local_machine_is_refused() -> None:
 @pytest.mark.parametrize("ssh", ["aurora@10.1.230.180", "root@10.1.230.180", "10.1.230.180:22"])
 def test_two_nodes_on_one_host_are_refused(ssh: str) -> None:
     assert "nodes[1].ssh: node spark-1 is on 10.1.230.180 too" in refusal(nodes=[node(), node(name="spark-2", ssh=ssh)])
+
+
+def test_two_nodes_on_one_host_behind_one_jump_host_are_refused() -> None:
+    nodes = [node(), *(node(name=name, ssh="u@10.0.0.2", jump="spark-1") for name in ("spark-2", "spark-3"))]
+    assert "nodes[2].ssh: node spark-2 is on 10.0.0.2 too" in refusal(nodes=nodes)
+
+
+def test_one_address_behind_two_jump_hosts_is_two_hosts() -> None:
+    heads = [node(), node(name="spark-2", ssh="10.1.230.181")]
+    behind = [node(name=f"behind-{jump}", ssh="u@10.0.0.2", jump=jump) for jump in ("spark-1", "spark-2")]
+    assert len(parse({**MINIMAL, "nodes": heads + behind}).nodes) == 4
 
 
 def test_two_ports_of_one_address_are_two_hosts() -> None:
