@@ -77,5 +77,5 @@ Made by `make faults` on the lab (two simulated Sparks on two processors): each 
 (`python -m lab fault …`, or a change of the settings), then one `pulumi up` must bring back a completion, replace only
 the containers named here, and leave a preview without changes. An error ends preview and `up` until the fault is taken
 back; its times are those of the preview that says it and of the `up` afterwards. Ratios are to the full start and the
-clean preview of the same run; in the last one these took {start} s and {clean} s.
+clean preview of a row's own run: {start} s and {clean} s in the last one; rows that it did not run are of earlier ones.
 """
