@@ -52,7 +52,7 @@ def ready() -> bool:
     return _route_ready() and all(network_ready(network) for network in NETWORKS)
 
 
-def remove(network: Network) -> None:
+def remove(network: Network, note: Callable[[str], None]) -> None:
     """Remove the network, what is attached to it, and a device that a killed daemon left."""
     found = docker.inspect("network", network.name)
     if found is not None:
@@ -62,7 +62,10 @@ def remove(network: Network) -> None:
                 next_step=f"remove it: docker network rm {network.name}",
             )
         # Exited containers keep no endpoint, but are named with this network: nodes of any lab go with it.
-        docker.remove("container", docker.labelled("container", owner=None))
+        nodes = docker.labelled("container", owner=None)
+        if set(nodes) - set(docker.labelled("container")):
+            note("the lab is another checkout's: replacing its nodes, with all that runs on them")
+        docker.remove("container", nodes)
         docker.remove("network", [network.name])
     remove_device(network)
 
@@ -81,7 +84,7 @@ def make(note: Callable[[str], None]) -> None:
     for network in NETWORKS:
         if not network_ready(network):
             note(f"creating {network.name}")
-            remove(network)
+            remove(network, note)
             marks = ["--label", f"{OWNER_LABEL}={OWNER}", "--label", f"{DEFINITION_LABEL}={definition(network)}"]
             try:
                 docker.docker("network", "create", *marks, *create_arguments(network))

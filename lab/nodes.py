@@ -96,17 +96,14 @@ def ready(count: int) -> bool:
         return all(docker_ok for _, docker_ok, _ in pool.map(answers, wanted))
 
 
-def _remove(node: Node, note: Callable[[str], None]) -> None:
+def _remove(node: Node) -> None:
     found = docker.inspect("container", node.name)
     if found is not None:
-        owner = docker.labels("container", found).get(OWNER_LABEL)
-        if owner is None:
+        if OWNER_LABEL not in docker.labels("container", found):
             raise LabError(
                 f"a container {node.name} exists that is not the lab's",
                 next_step=f"remove or rename it: docker rename {node.name} {node.name}-other",
             )
-        if owner != OWNER:
-            note(f"{node.name} is another checkout's: replacing it, with all that runs on it")
         docker.remove("container", [node.name])
     if docker.inspect("volume", docker_volume(node)):
         docker.remove("volume", [docker_volume(node)])
@@ -139,11 +136,11 @@ def make(note: Callable[[str], None], count: int) -> None:
     for node in present():
         if node not in wanted:
             note(f"removing {node.name}")
-            _remove(node, note)
+            _remove(node)
     for node in wanted:
         if not as_defined(node):
             note(f"creating {node.name}")
-            _remove(node, note)
+            _remove(node)
             _create(node)
         if not running(node):
             docker.docker("start", node.name)
