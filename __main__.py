@@ -113,8 +113,9 @@ def beside(config: pulumi.Config) -> Iterator[str]:
         environment = "no mapping"
     if environment is not None:
         yield from secret_faults(environment)
-    if (token := config.get("hubToken")) is not None:
-        yield from token_faults(token)
+    for name in ("apiKey", "hubToken"):
+        if (token := config.get(name)) is not None:
+            yield from token_faults(name, token)
 
 
 main()

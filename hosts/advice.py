@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from hosts import rdma
-from hosts.fabric import Fabric
+from hosts.fabric import Fabric, port_hcas
 from hosts.facts import Gid, Hca
 from hosts.faults import Fault
 from hosts.ssh import ByHand, Connection
@@ -37,6 +37,7 @@ def advise(cluster: Cluster, stack: str, surveys: Mapping[str, Survey], fabric: 
         facts = surveys[node.name]
         by_hand = Connection.of(cluster, node).by_hand
         if fabric:
+            found += _rivals(cluster, node, facts, fabric[node.name])
             found += _gids(cluster, node, facts, fabric[node.name])
         found += _clock(node, facts, by_hand)
         found += _versions(cluster, node, facts)
@@ -55,6 +56,7 @@ def without_rdma(
     """
     if len(cluster.nodes) == 1 or not (cluster.require_rdma or any(facts.hcas for facts in surveys.values())):
         return
+    cable, on_it = _most_common_cable(surveys)
     for node in cluster.nodes:
         own, facts, end = cluster.of(node), surveys[node.name], fabric.get(node.name)
         by_hand = Connection.of(cluster, node).by_hand
@@ -65,10 +67,13 @@ def without_rdma(
         elif not facts.hcas:
             yield node, "the node has no RDMA device", f"load its driver: {by_hand('sudo modprobe mlx5_ib')}"
         elif end and not end.hcas:
+            if node.name in on_it:
+                continue  # the others are told what keeps them off its cable
             states = ", ".join(f"{hca.name} ({_behind(facts, hca)}) {hca.state}" for hca in facts.hcas)
             yield (
                 node,
-                f"no active RDMA device is behind the fabric's interface {end.interface}; there are: {states}",
+                f"no active RDMA device is behind the fabric's interface {end.interface}; there are: {states}"
+                + (f"; those of {', '.join(on_it)} are in {cable}" if on_it else ""),
                 "cable a port of these and give it the fabric address, or set `fabric` to an address that it has",
             )
         elif not any("infiniband" in device for device in own.devices):
@@ -88,6 +93,17 @@ def without_rdma(
                     f"containers may lock only {size}, and NCCL registers its buffers as locked memory",
                     "set `ulimits` to { name: memlock, soft: -1, hard: -1 }, which is the default",
                 )
+
+
+def _most_common_cable(surveys: Mapping[str, Survey]) -> tuple[str, list[str]]:
+    """The subnet that most nodes have behind RDMA devices, and these; none where fewer than two share one."""
+    on: dict[str, list[str]] = {}
+    for name, facts in surveys.items():
+        cabled = [each for each in facts.interfaces if not each.down and port_hcas(facts, each.name)]
+        for network in {str(address.network) for each in cabled for address in each.addresses}:
+            on.setdefault(network, []).append(name)
+    network, names = max(on.items(), key=lambda one: len(one[1]), default=("", []))
+    return (network, names) if 1 < len(names) < len(surveys) else ("", [])
 
 
 def fallback(node: Node, why: str, remedy: str) -> Fault:
@@ -156,6 +172,27 @@ def _subnets(surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Ite
             "the fabric addresses are of several subnets, so that traffic between them is routed: "
             + ", ".join(f"{name} {fabric[name].address} in {network}" for name, network in networks.items()),
             "give the ends of the fabric addresses of one subnet, or see that a route joins them",
+        )
+
+
+def _rivals(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[Fault]:
+    """Other cables in the fabric's subnet, where the faster one or that with RDMA was chosen and not named."""
+    if node.fabric or cluster.of(node).interface:
+        return
+    ends = [(each, address) for each in facts.interfaces if not each.down for address in each.addresses]
+    network = next(address.network for _, address in ends if str(address.ip) == end.address)
+    cage = port_hcas(facts, end.interface) or end.interface
+    others = [
+        f"{each.name} {address.ip} ({f'{each.speed} Mb/s' if each.speed else 'speed unknown'})"
+        for each, address in ends
+        if address.network == network and each.name != end.interface and port_hcas(facts, each.name) != cage
+    ]
+    if others:
+        yield Fault(
+            node.name,
+            f"besides {end.interface} {end.address}, which is chosen, the fabric's subnet {network} is on "
+            f"{', '.join(others)}: Linux answers for all its addresses on each of them, so that traffic may take these",
+            "move them to another subnet, or take their addresses away",
         )
 
 

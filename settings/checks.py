@@ -21,7 +21,9 @@ Faults = Iterator[tuple[Place, str]]
 
 RESERVED_ENVIRONMENT = frozenset({"RAY_ADDRESS", "VLLM_API_KEY", "VLLM_HOST_IP", "VLLM_RPC_BASE_PATH"})
 SECRETS = "dgx-spark-cluster:secretEnvironment"
-SECRET = re.compile(r"(TOKEN|(?<!_P)KEY|PASSWORD|PASSWD|SECRET)$", re.IGNORECASE)  # NCCL_IB_PKEY is a number
+# NCCL_IB_PKEY is a number.
+SECRET = re.compile(r"(TOKEN|(?<!_P)KEY|PASSWORD|PASSWD|[_-]PASS|[_-]PAT|SECRET)(_?\d+)?$", re.IGNORECASE)
+PASSWORD_IN_URL = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 NEEDED_UNITS = frozenset(
     f"{name}.{kind}" for name in ("containerd", "docker", "ssh", "sshd") for kind in ("service", "socket")
@@ -76,9 +78,9 @@ def near(wrong: str, known: Iterable[str]) -> list[str]:
 
 def host_faults(host: Overridable) -> Faults:
     """Faults within what may be given for the cluster or for a node."""
-    for name in host.environment:
+    for name, value in host.environment.items():
         yield from ((("environment", name), text) for text in environment_faults(name))
-        if name not in RESERVED_ENVIRONMENT and SECRET.search(name):
+        if name not in RESERVED_ENVIRONMENT and (SECRET.search(name) or PASSWORD_IN_URL.search(value)):
             command = f"pulumi config set --secret --path '{SECRETS}.{name}'"
             yield ("environment", name), f"environment {name} looks like a secret: remove it, then {command}"
     for name in host.labels:
@@ -292,7 +294,7 @@ CHECKS: tuple[tuple[frozenset[str], Callable[[Cluster], Faults]], ...] = (
     (frozenset({"name"}), _names),
     (frozenset({"fabric"}), _addresses),
     (frozenset({"ssh", "ssh_port", "jump"}), _hosts),
-    (frozenset({"name", "ssh", "jump"}), _jumps),
+    (frozenset({"name", "jump"}), _jumps),
     (frozenset({"ipc", "shm_size_mib", "ray", "object_store_bytes"}), _shared_memory),
     (frozenset({"stale_containers", "container_prefix"}), _stale),
     (frozenset({"image", "image_archive", "image_build", "model", "served_model_name"}), _sources),

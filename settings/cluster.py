@@ -13,6 +13,7 @@ from settings.checks import cluster_faults, node_faults
 from settings.fields import (
     Address,
     ContradictionError,
+    HostAddress,
     Image,
     Line,
     LocalPath,
@@ -97,7 +98,7 @@ class Node(Overridable):
     """`user@host[:port]`, an alias of the ssh configuration, or `local` for the machine that runs Pulumi."""
     jump: Name | None = None
     """Name of the node through which this one is reached; directly when unset."""
-    fabric: Address | None = None
+    fabric: HostAddress | None = None
     """Address on the fabric, the link between the nodes. Found from the subnet that all nodes share when unset:
     over RDMA before others, and among either link-local ones (169.254.x.x, netplan's `link-local: [ ipv4 ]`) last.
     """

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, IPvAnyAddress, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    IPvAnyAddress,
+    StringConstraints,
+    WithJsonSchema,
+)
 
 Place = tuple[str | int, ...]
 """Where a value is, from the top of a model: names of settings, indices of lists, keys of mappings."""
@@ -34,6 +44,14 @@ def _text(value: object) -> object:
     return value
 
 
+def _of_a_host(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    if address.is_unspecified or address.is_loopback or address.is_multicast:
+        raise ValueError("must be the address of one host, and reach it from the others")
+    if isinstance(address, IPv6Address) and (address.ipv4_mapped or address.scope_id):
+        raise ValueError("must be a plain address, neither with %scope nor IPv4 written as ::ffff:…")
+    return address
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
@@ -43,7 +61,7 @@ LocalPath = Annotated[str, StringConstraints(pattern=r"^(~/|[^~\x00-\x1f\x7f])[^
 _STEP = r"(\.?[^./\x00-\x1f\x7f]|\.\.[^/\x00-\x1f\x7f])[^/\x00-\x1f\x7f]*"
 PathInside = Annotated[str, StringConstraints(pattern=rf"^(\./)?({_STEP}/)*{_STEP}$")]
 """A path below a directory that another setting names: not absolute, and none of its steps is `..`."""
-Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/]+[^\s]*$")]
+Endpoint = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/@]+(/\S*)?$")]
 EnvironmentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 EnvironmentValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?$")]
@@ -52,7 +70,9 @@ Address = Annotated[
     BeforeValidator(_text),
     WithJsonSchema({"type": "string", "anyOf": [{"format": "ipv4"}, {"format": "ipv6"}]}),
 ]
+HostAddress = Annotated[Address, AfterValidator(_of_a_host)]
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^:\x00-\x1f]*$")]
+MountTarget = Annotated[str, StringConstraints(pattern=r"^/+[^/:\x00-\x1f][^:\x00-\x1f]*$")]
 NodePath = Annotated[str, StringConstraints(pattern=r"^~?/[^:\x00-\x1f]*$")]
 ModelPlace = Annotated[
     str, StringConstraints(pattern=r"^(~?/[^:\x00-\x1f]*|[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)$")
@@ -90,17 +110,21 @@ ALLOWED = {
     "context": "must be a path on this machine, or one in the home directory: ~/…",
     "dockerfile": "must be a path below the directory `context`",
     "ssh_config": "must be a path on this machine, or one in the home directory: ~/…",
-    "endpoint": "must be an address with http:// or https://",
+    "endpoint": "must be an address with http:// or https://, without user and password",
     "download_to": "must be an absolute path on the nodes, or one in the home directory: ~/…",
     "source": "must be an absolute path on the nodes, or one in the home directory: ~/…",
-    "target": "must be an absolute path in the containers",
+    "target": "must be an absolute path in the containers, below /",
     "devices": "must be an absolute path on the nodes",
     "home": "must be an absolute path on the nodes",
     "interface": "must be the name of a network interface, as `ip -br link` shows it",
     "hcas": "must be names of RDMA devices, as `rdma link` shows them",
-    "environment": "must be text without NUL, and its name one of letters, digits and underscores",
+    "environment": "must be text without NUL",
     "stale_units": "must be the full name of a systemd unit, such as vllm-cluster.service",
     "stale_containers": "must be the name of a container, as `docker ps` shows it",
-    "labels": "its name must be letters, digits, dots, dashes, slashes and underscores",
 }
 """What is allowed, in words, where a setting has a pattern; by the last name on its path."""
+ALLOWED_KEYS = {
+    "environment": "its name must be letters, digits and underscores",
+    "labels": "its name must be letters, digits, dots, dashes, slashes and underscores",
+}
+"""The same of the keys of mappings."""

@@ -19,6 +19,7 @@ from settings.fields import (
     LabelName,
     Line,
     Model,
+    MountTarget,
     Name,
     NodePath,
     Port,
@@ -62,7 +63,7 @@ class Mount(Entry):
 
     source: NodePath
     """Directory on the node, `~/…` in its `home`. It must exist: Docker would create it, owned by root."""
-    target: AbsolutePath
+    target: MountTarget
     """Path inside the containers."""
     read_only: bool = True
     """Read-only unless the containers must write, as for a compile cache."""
@@ -77,7 +78,8 @@ class Overridable(Model):
     """Settings of a host: the cluster's hold for all nodes, a node's own win over them.
 
     Mappings, and lists whose entries have a key (a mount's target, a ulimit's name), are merged entry by entry; any
-    other value replaces the cluster's. `null` on a node brings back what is found where nothing is given.
+    other value replaces the cluster's. Of a setting that may be `null`, that on a node brings back what is found where
+    nothing is given.
     """
 
     interface: InterfaceName | None = None

@@ -12,14 +12,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from settings.checks import SECRETS, environment_faults, near, suggest
 from settings.cluster import DOUBTFUL, Cluster, Node
-from settings.fields import ALLOWED, ContradictionError, EnvironmentName, EnvironmentValue, Model, Place, SettingsError
+from settings.fields import (
+    ALLOWED,
+    ALLOWED_KEYS,
+    ContradictionError,
+    EnvironmentName,
+    EnvironmentValue,
+    Model,
+    Place,
+    SettingsError,
+)
 
 PROJECT = "dgx-spark-cluster"
 KEYS = ("cluster", "apiKey", "secretEnvironment", "hubToken")
 """All that the configuration of a stack may hold of ours."""
 ROOT = f"{PROJECT}:{KEYS[0]}"
-BEARER = re.compile(r"[A-Za-z0-9._~+/-]+=*")
-"""What a token may be made of (RFC 6750, 2.1)."""
+BEARER = re.compile(r"[\x21-\x7e]+")
+"""What HTTP can carry as a token: RFC 6750 (2.1) allows less, and servers take more than that."""
 PASSES = 4
 """Values by themselves, what fits together within an entry, a node and the cluster."""
 _secrets = TypeAdapter(dict[EnvironmentName, EnvironmentValue])
@@ -91,13 +100,11 @@ def _leave_out(settings: Any, fault: Any) -> set[str]:
 
 
 def _taken_out(settings: Any, place: list[str | int], kind: str) -> Iterator[str]:
-    while len(place) > 1 and isinstance(place[-1], int) and place[-2] != "nodes":
-        place.pop()
-    *above, last = place
+    if kind == "extra_forbidden":
+        yield from near(str(place[-1]), {name for name, _ in _places(Cluster)})
+    *above, last = _dispensable(place)
     index = next((part for part in place if isinstance(part, int)), 0)
     stand_ins = {"name": f"node-{index}", "ssh": f"host-{index}", "image": "image", "model": "/model"}
-    if kind == "extra_forbidden":
-        yield from near(str(last), {name for name, _ in _places(Cluster)})
     yield from Node.model_fields if isinstance(last, int) else (last,)
     with contextlib.suppress(KeyError, IndexError, TypeError):  # it went with another one
         for part in above:
@@ -108,6 +115,20 @@ def _taken_out(settings: Any, place: list[str | int], kind: str) -> Iterator[str
             settings[last] = stand_ins[last]
         else:
             del settings[last]
+
+
+def _dispensable(place: list[str | int]) -> list[str | int]:
+    """The part of a place without which the rest is valid: a list, or what has required settings, goes as a whole."""
+    model: type[Model] = Cluster
+    for depth, name in enumerate(place):
+        if isinstance(name, int):
+            if place[depth - 1] != "nodes":
+                return place[:depth]
+        elif name in model.model_fields:
+            model = next(_models(model.model_fields[name].annotation), model)
+            if model not in (Cluster, Node) and any(field.is_required() for field in model.model_fields.values()):
+                return place[: depth + 1]
+    return place
 
 
 def key_faults(configuration: Iterable[str]) -> Iterator[str]:
@@ -128,12 +149,12 @@ def secret_faults(value: object) -> Iterator[str]:
         yield from (f"{_path(SECRETS, (name,))}: {text}" for name in value for text in environment_faults(str(name)))
 
 
-def token_faults(value: str) -> Iterator[str]:
-    """What is wrong with the hub's token, without showing it; an HTTP client's error would quote it."""
+def token_faults(name: str, value: str) -> Iterator[str]:
+    """What is wrong with the API key or the hub's token, without showing it; an HTTP client's error would quote it."""
     if not BEARER.fullmatch(value):
         yield (
-            "dgx-spark-cluster:hubToken: is no token, of letters, digits and - . _ ~ + / alone (a line's end in it?): "
-            "pulumi config set --secret hubToken"
+            f"{PROJECT}:{name}: must be letters, digits and signs of ASCII without a space or a line's end, not empty: "
+            f"pulumi config set --secret {name}"
         )
 
 
@@ -152,7 +173,8 @@ def _explain(fault: Any) -> Iterator[str]:
     path, last = _path(ROOT, place), str(place[-1]) if place else ""
     match fault["type"]:
         case "extra_forbidden":
-            yield f"{path}: unknown setting{_elsewhere(last) or suggest(last, _settings_at(place[:-1]))}"
+            hint = _elsewhere(last) or suggest(last, _settings_at(place[:-1])) or "; docs/settings.md has all"
+            yield f"{path}: unknown setting{hint}"
         case "missing":
             yield f"{path}: is required"
         case "value_error" if _contradicts(fault):
@@ -172,8 +194,9 @@ def _explain(fault: Any) -> Iterator[str]:
 
 
 def _allowed(place: Place) -> str:
-    names = [part for part in place if isinstance(part, str) and part in ALLOWED]
-    return ALLOWED[names[-1]] if names else "must be one line of text, not empty"
+    known = ALLOWED_KEYS if place[-1] == "[key]" else ALLOWED
+    names = [part for part in place if isinstance(part, str) and part in known]
+    return known[names[-1]] if names else "must be one line of text, not empty"
 
 
 def _mended(place: Place) -> str:

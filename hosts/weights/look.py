@@ -29,6 +29,8 @@ CONFIGS = {"config.json", "params.json"}
 """One of which every model has; the latter in Mistral's own format."""
 ENGINES_JSON = re.compile(r"(config|index|modules|params|processor|token|tekken|vocab|merges|template)[^/]*\.json$")
 """JSON that an engine reads: an object or a list, which shows where it is cut off."""
+PARSED_BYTES = 65536
+"""Largest JSON file that is parsed, within a millisecond; a config.json has some KB."""
 NUMBERED = re.compile(r"-(\d{5,})-of-(\d{5,})\.(safetensors|bin)$")
 UNUSABLE = re.compile(r"[\n\udc80-\udcff]")
 """In names that no model has, and that neither a ledger nor JSON can hold: line ends, bytes that are no UTF-8."""
@@ -83,10 +85,17 @@ def holds(header: bytes, tensors: list[str]) -> bool:
 
 
 def ends(path: str) -> bool:
-    """Whether a file of JSON is there to its end; the whole of a tokenizer would take long to parse."""
+    """Whether a file of JSON is there to its end; of a large one, as a tokenizer is, only that is looked at."""
     with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-        return file.read().rstrip()[-1:] in (b"}", b"]")
+        size = os.fstat(file.fileno()).st_size
+        if size > PARSED_BYTES:
+            file.seek(size - 4096)
+            return file.read().rstrip()[-1:] in (b"}", b"]")
+        try:
+            json.loads(file.read())
+        except (ValueError, RecursionError):
+            return False
+        return True
 
 
 def read(path: str) -> str:
@@ -143,10 +152,16 @@ def alike(name: str) -> set[str]:
 
 
 def by_shard(folder: str, weight_map: dict[str, str]) -> dict[str, list[str]]:
-    """Tensors that an index in a folder gives each shard, by the shard's path in the model's directory."""
+    """Tensors that an index in a folder gives each shard, by the shard's path in the model's directory.
+
+    Raises:
+        ValueError: it gives none.
+    """
     tensors = {}  # type: dict[str, list[str]]
     for tensor, name in weight_map.items():
         tensors.setdefault(name, []).append(tensor)
+    if not tensors:
+        raise ValueError("an index of nothing")
     return {os.path.normpath(os.path.join(folder, name)): its for name, its in tensors.items()}
 
 
@@ -274,10 +289,12 @@ class Look:
             else:
                 self.tensors.update(its)
                 named |= set(its)
-                indexed |= {series(name) for name in (index, *its) if its}
+                indexed |= {series(name) for name in (index, *its)}
         # Safetensors numbered otherwise are left over from another version; vLLM does not load them either.
         spare = {name for name in shards - named if name.endswith(".safetensors") and NUMBERED.search(name)}
-        left = {name for name in spare if series(name) in indexed}
+        unnamed = {name for name in spare if series(name) in indexed}
+        self.mismatched |= {name for name in unnamed if alike(name) & named}
+        left = unnamed - self.mismatched
         self.leave(left)
         names, shards = self.names(), shards - left | named
         for name in list(shards):

@@ -213,7 +213,7 @@ def check(cluster: Cluster, surveys: Mapping[str, Survey], found: WeightsPlan) -
                 f"may not write into {path}, which lacks {'the model' if share.nothing else share}",
                 f"give it to the user: {own}, or copy it there yourself",
             )
-        elif needed > facts.model.free:
+        if needed > facts.model.free:
             yield Fault(
                 node.name,
                 f"no room for the model: {amount(needed)} needed in {path}, {amount(facts.model.free)} free",

@@ -213,7 +213,7 @@ class Program:
         logger.addHandler(log)
         mocks.set_mocks(Answers(), project=PROJECT, stack=STACK, logger=logger, monitor=monitor)
         config = {f"{PROJECT}:cluster": value if isinstance(value, str) else json.dumps(value)}
-        config |= {f"{PROJECT}:apiKey": key} if key else {}
+        config |= {f"{PROJECT}:apiKey": key} if key is not None else {}
         config |= {f"{PROJECT}:hubToken": hub_token} if hub_token else {}
         config |= {f"{PROJECT}:secretEnvironment": json.dumps(secrets)} if secrets is not None else {}
         secret = [f"{PROJECT}:{name}" for name in ("apiKey", "secretEnvironment", "hubToken")]

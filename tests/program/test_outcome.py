@@ -94,6 +94,13 @@ def test_secrets_do_not_stand_in_the_way_of_a_destroy(program: Program) -> None:
     assert program.run(key=KEY, encrypted=False, cluster_encrypted=True, destroying=True).exit_code == 0
 
 
+@pytest.mark.parametrize("key", ["", "sk-abc\r"])
+def test_api_key_that_no_client_could_send_is_refused_before_anything_starts(program: Program, key: str) -> None:
+    text = refused(program.run(key=key))
+    assert text.startswith("dgx-spark-cluster:apiKey: must be")
+    assert "sk-abc" not in text
+
+
 def test_api_key_is_secret_wherever_it_goes(program: Program) -> None:
     found = program.run(key=KEY)
     assert rpc.is_rpc_secret(found["spark-1-serve"].inputs["envs"])

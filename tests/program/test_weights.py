@@ -142,7 +142,7 @@ def test_token_of_the_hub_must_be_a_secret(program: Program) -> None:
 
 def test_token_of_the_hub_is_refused_before_anything_asks_with_it(program: Program) -> None:
     found = program.run(hub_token=f"{TOKEN}\n")
-    assert "hubToken: is no token" in found.errors[0]
+    assert "hubToken: must be letters" in found.errors[0]
     assert TOKEN not in found.errors[0]
 
 

@@ -302,6 +302,14 @@ def test_single_node_needs_no_rdma() -> None:
     assert missed({"spark-1": survey(1, hcas=[])}, alone) == []
 
 
+def test_only_the_node_that_is_off_the_cable_of_the_others_is_told() -> None:
+    known = surveys(4) | {"spark-3": survey(3, interfaces=[interface("enP7s7", "10.1.230.182/24")])}
+    nodes = [{"name": f"spark-{number}", "ssh": f"host-{number}"} for number in range(1, 5)]
+    ((name, why),) = missed(known, cluster(nodes=nodes))
+    assert name == "spark-3"
+    assert "those of spark-1, spark-2, spark-4 are in 192.168.200.0/24" in why
+
+
 def test_fallback_names_the_transport() -> None:
     text = str(fallback(cluster().head, "because", "do this"))
     assert text.startswith("spark-1: NCCL cannot use RDMA here and falls back to sockets (NET/Socket)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hosts.advice import advise
 from hosts.fabric import choose
 from hosts.survey import Survey
 from tests.samples import cluster, gids, hca, interface, survey, surveys
@@ -52,6 +53,19 @@ def test_several_addresses_on_one_interface_are_no_choice() -> None:
     aliases = [interface("enp1s0f1np1", "192.168.200.12/24", "192.168.200.112/24")]
     found = {"spark-1": survey(1, interfaces=aliases), "spark-2": survey(2)}
     assert choose(cluster(), found)["spark-1"].address == "192.168.200.12"
+
+
+def test_slower_cable_in_the_subnet_of_the_fabric_is_told() -> None:
+    """Linux answers ARP on either, whichever was chosen."""
+    slow = interface("enp1s0f0np0", "192.168.200.22/24", speed=100000)
+    found = {"spark-1": survey(1, interfaces=[slow, TWO_CABLES[1]], hcas=BOTH_CAGES), "spark-2": survey(2)}
+    ends = choose(cluster(), found)
+    (warning,) = advise(cluster(), "test", found, ends)
+    assert (warning.node, ends["spark-1"].address) == ("spark-1", "192.168.200.12")
+    assert "subnet 192.168.200.0/24 is on enp1s0f0np0 192.168.200.22 (100000 Mb/s)" in warning.cause
+    twin = interface("enP2p1s0f1np1", "192.168.200.23/24", speed=200000)
+    found["spark-1"] = survey(1, interfaces=[twin, TWO_CABLES[1]], hcas=BOTH_CAGES)
+    assert advise(cluster(), "test", found, choose(cluster(), found)) == [], "a twin is the same cable"
 
 
 def link_local(number: int, *names: str) -> Survey:

@@ -204,19 +204,19 @@ NESTED = b"[" * 100_000 + b"]" * 100_000
 """More than Python's parser can follow."""
 
 
-@pytest.mark.parametrize("index", [b"", b"{", b"[]", b"{}", b'{"weight_map": 3}', NESTED])
+@pytest.mark.parametrize("index", [b"", b"{", b"[]", b"{}", b'{"weight_map": 3}', b'{"weight_map": {}}', NESTED])
 def test_index_that_cannot_be_read_is_named(tmp_path: Path, index: bytes) -> None:
     files = contents() | {"model.safetensors.index.json": index}
     found = seen(directory(tmp_path / "m", files))
     assert [str(lack) for lack in found.lacks.values()] == [f"model.safetensors.index.json ({len(index)} found)"]
 
 
-@pytest.mark.parametrize("kept", [0, 5])
-def test_json_that_is_cut_off_is_no_file_to_copy_from(tmp_path: Path, kept: int) -> None:
+@pytest.mark.parametrize("torso", [b"", b'{"mod', b'{"model": {}', b" " * 70_000 + b'{"mod'])
+def test_json_that_is_cut_off_is_no_file_to_copy_from(tmp_path: Path, torso: bytes) -> None:
     """Else the head's torso would take the place of the worker's whole tokenizer."""
-    files = contents() | {"tokenizer.json": b'{"model": {}}'[:kept]}
+    files = contents() | {"tokenizer.json": torso}
     found = seen(directory(tmp_path / "m", files))
-    assert [str(lack) for lack in found.lacks.values()] == [f"tokenizer.json ({kept} found)"]
+    assert [str(lack) for lack in found.lacks.values()] == [f"tokenizer.json ({len(torso)} found)"]
     assert "tokenizer.json" not in found.whole
 
 
@@ -421,6 +421,16 @@ def test_shards_of_another_version_than_the_index_are_told(tmp_path: Path, tenso
     found = seen(directory(tmp_path / "m", contents() | {SECOND: safetensors(tensors)}))
     assert (found.mismatched, found.lacks) == ((SECOND,), {})
     assert seen(directory(tmp_path / "one", contents())).mismatched == ()
+
+
+def test_shard_of_the_models_own_numbering_that_the_index_leaves_out_is_told(tmp_path: Path) -> None:
+    """An engine loads what the index names only, and misses the rest when all is loaded."""
+    files = contents()
+    index = json.loads(files["model.safetensors.index.json"])
+    index["weight_map"] = {tensor: name for tensor, name in index["weight_map"].items() if name != SECOND}
+    found = seen(directory(tmp_path / "m", files | {"model.safetensors.index.json": json.dumps(index).encode()}))
+    assert (found.mismatched, found.lacks) == ((SECOND,), {})
+    assert SECOND in found.files
 
 
 def test_index_names_tensors_in_any_script(tmp_path: Path) -> None:

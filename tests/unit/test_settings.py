@@ -141,7 +141,7 @@ def test_malformed_ssh_address_is_refused_in_words(ssh: str) -> None:
 
 
 def test_unknown_setting_among_many_is_not_followed_by_all_of_them() -> None:
-    assert refusal(zzz=2) == f"{KEY}.zzz: unknown setting"
+    assert refusal(zzz=2) == f"{KEY}.zzz: unknown setting; docs/settings.md has all"
 
 
 @pytest.mark.parametrize(
@@ -290,6 +290,13 @@ def test_all_faults_are_named_at_once() -> None:
         {"deadlines": {"connect": 0}},
         {"environment": {"bad name": "x"}},
         {"image": None},
+        {"mounts": [{"source": "/a", "target": "/b", "readonly": False}]},
+        {"mounts": [{"source": "a", "target": "/b"}]},
+        {"ulimits": [{"name": "x", "soft": 1, "hard": 2}]},
+        {"ulimits": [{"name": "core", "soft": "1", "hard": 2}]},
+        {"ulimits": [{"name": "core", "soft": 3, "hard": 2}]},
+        {"image_build": {"context": ""}},
+        {"image_build": {}},
     ],
 )
 def test_contradictions_are_told_beside_values_that_are_wrong_by_themselves(changes: dict[str, Any]) -> None:
@@ -299,6 +306,12 @@ def test_contradictions_are_told_beside_values_that_are_wrong_by_themselves(chan
     told = [line.removeprefix("dgx-spark-cluster:cluster.").partition(":")[0] for line in lines]
     assert len(told) == 5, lines
     assert {"nodes[2].gpu", "nodes[2].ssh_port", "nodes[2].name", "nodes[1].jump"} < set(told)
+
+
+def test_jump_host_that_is_no_node_is_told_beside_an_address_that_is_none() -> None:
+    head, worker = MINIMAL["nodes"]
+    told = refusal(nodes=[head | {"ssh": "?"}, worker | {"jump": "nobody"}])
+    assert "nodes[1].jump: jump 'nobody' is not a node" in told
 
 
 @pytest.mark.parametrize(

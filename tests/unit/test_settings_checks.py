@@ -28,6 +28,16 @@ MOUNT = {"source": "/srv/a", "target": "/a"}
         ({"environment": {"a b\n": "x"}}, 'environment["a b\\n"]: '),
         ({"environment": {"A": 5}}, "environment.A: must be a valid string, got 5"),
         ({"labels": {"-": "x"}}, "labels.-: its name must be letters"),
+        ({"labels": {"a": ""}}, 'labels.a: must be one line of text, not empty, got ""'),
+        ({"environment": {"A": "\0"}}, "environment.A: must be text without NUL"),
+        ({"environment": {"A B": "x"}}, 'environment["A B"]: its name must be letters'),
+        ({"mounts": [MOUNT | {"target": "//"}]}, "mounts[0].target: must be an absolute path in the containers, below"),
+        ({"nodes": [node(fabric="0.0.0.0")]}, "nodes[0].fabric: must be the address of one host"),  # noqa: S104
+        ({"nodes": [node(fabric="::1")]}, "nodes[0].fabric: must be the address of one host"),
+        ({"nodes": [node(fabric="224.0.0.1")]}, "nodes[0].fabric: must be the address of one host"),
+        ({"nodes": [node(fabric="fe80::1%eth0")]}, "nodes[0].fabric: must be a plain address"),
+        ({"nodes": [node(fabric="::ffff:10.0.0.1")]}, "nodes[0].fabric: must be a plain address"),
+        ({"weights": {"endpoint": "https://u:p@hub"}}, "endpoint: must be an address with http:// or https://, w"),
         ({"labels": {"dgx-spark-cluster.stack": "x"}}, "labels.dgx-spark-cluster.stack: "),
         ({"interface": "a/b"}, "interface: must be the name of a network interface"),
         ({"hcas": ["a,b"]}, "hcas[0]: must be names of RDMA devices"),
@@ -131,9 +141,17 @@ def test_only_the_nodes_of_a_circle_are_blamed() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "wandb_api_key", "DB_PASSWORD"])
-def test_secret_in_the_environment_is_refused_with_the_way_to_give_it(name: str) -> None:
-    for changes in {"environment": {name: "hf_abc"}}, {"nodes": [node(environment={name: "hf_abc"})]}:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, "hf_abc") for name in ("HF_TOKEN", "HF_TOKEN_2", "AWS_SECRET_ACCESS_KEY", "wandb_api_key")),
+        *((name, "hf_abc") for name in ("DB_PASSWORD", "DB_PASS", "GITHUB_PAT")),
+        ("HTTPS_PROXY", "http://user:hf_abc@proxy:3128"),
+        ("MIRROR", "https://:hf_abc@mirror/simple"),
+    ],
+)
+def test_secret_in_the_environment_is_refused_with_the_way_to_give_it(name: str, value: str) -> None:
+    for changes in {"environment": {name: value}}, {"nodes": [node(environment={name: value})]}:
         text = refusal(**changes)
         assert f"environment.{name}: environment {name} looks like a secret" in text
         assert f"pulumi config set --secret --path 'dgx-spark-cluster:secretEnvironment.{name}'" in text
@@ -160,9 +178,14 @@ def test_wrong_secrets_are_refused_without_showing_them(value: object, wanted: s
     assert "hf_abc" not in text
 
 
-def test_token_that_no_client_could_send_is_refused_without_showing_it() -> None:
-    for token in ("hf_abc\n", "hf_abc def", "", "hf_ä"):
-        (text,) = token_faults(token)
-        assert "hubToken: is no token" in text
-        assert not token or token.strip() not in text
-    assert list(token_faults("hf_aBc-1.x/y+z==")) == []
+@pytest.mark.parametrize("name", ["apiKey", "hubToken"])
+@pytest.mark.parametrize("token", ["hf_abc\n", "hf_abc\r", "hf_abc def", "", "hf_ä"])
+def test_token_that_no_client_could_send_is_refused_without_showing_it(name: str, token: str) -> None:
+    (text,) = token_faults(name, token)
+    assert text.startswith(f"dgx-spark-cluster:{name}: must be")
+    assert f"pulumi config set --secret {name}" in text
+    assert not token or token.strip() not in text
+
+
+def test_token_of_any_signs_that_http_carries_is_taken() -> None:
+    assert list(token_faults("apiKey", "hf_aBc-1.x/y+z==!#")) == []
