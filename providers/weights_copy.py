@@ -49,9 +49,13 @@ class Order:
 class ByteMeter(Meter):
     """Progress in bytes, rate, and time left."""
 
+    waiting = False
+    """Whether another copy still writes there."""
+
     def __str__(self) -> str:
         if not self.sent:
-            return f"{self.what}: {self.seconds:.0f} s"
+            why = ", an earlier run's copy is still on its way there: waiting for its end" if self.waiting else ""
+            return f"{self.what}: {self.seconds:.0f} s{why}"
         left = max(0.0, self.about - self.sent) / (self.sent / max(0.001, self.seconds))
         return f"{self.what}: {amount(self.sent)} of {amount(self.about)}, {self.rate}/s, {duration(left)} left"
 
@@ -90,6 +94,7 @@ def copy(source: Source, target: Connection, order: Order) -> int:
         more = {"files": offer["files"], "streams": order.streams, "anew": order.anew}
         ask(receiver, {**question, **more})
         for words_now in words_of(follow(target, receiver, lambda: str(meter), WHAT), words):
+            meter.waiting = "waiting" in words and "need" not in words
             meter.about = words_now.get("need", meter.about)
             meter.update(words_now.get("got", meter.sent))
     if "done" not in words:

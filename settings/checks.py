@@ -43,6 +43,7 @@ ENGINE_FLAGS = {
     # Tensor × pipeline size takes all GPUs, by Ray.
     "--data-parallel-size": None,
     "-dp": None,
+    "--headless": None,
     "--nnodes": None,
     "-n": None,
 }
@@ -154,14 +155,23 @@ def _ports(cluster: Cluster) -> Faults:
         yield ("port",), f"port and that of Ray's dashboard are both {dashboard}: give them different ports"
     if cluster.ray.port == dashboard:
         yield ("ray", "port"), f"ray.port and that of Ray's dashboard are both {dashboard}: give them different ports"
+    own = {cluster.ray.port: "ray.port", **({cluster.port: "port"} if cluster.serve else {})}
+    for flag, port in _ray_ports(cluster).items():
+        if port in own and flag != "--dashboard-port":
+            yield ("ray", "arguments"), f"{flag} and {own[port]} are both {port}: give them different ports"
+
+
+def _ray_ports(cluster: Cluster) -> dict[str, int]:
+    """Ports that the arguments give Ray on the head, by flag."""
+    arguments = (*cluster.ray.arguments, *cluster.head.ray_arguments)
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    given = ((dashed(flag), value) for flag, value in pairwise(words) if PORT.fullmatch(value))
+    return {flag: int(value) for flag, value in given if flag.startswith("--") and flag.endswith("-port")}
 
 
 def _dashboard_port(cluster: Cluster) -> int:
-    """Port of Ray's dashboard on the head: the last that the arguments say, else Ray's own default."""
-    arguments = (*cluster.ray.arguments, *cluster.head.ray_arguments)
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    given = [value for flag, value in pairwise(words) if flag == "--dashboard-port" and PORT.fullmatch(value)]
-    return int(given[-1]) if given else DASHBOARD_PORT
+    """Port of Ray's dashboard on the head: that of the arguments, else Ray's own default."""
+    return _ray_ports(cluster).get("--dashboard-port", DASHBOARD_PORT)
 
 
 def _names(cluster: Cluster) -> Faults:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -121,6 +122,11 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
     sizes: dict[str, int] = {}
     links: dict[str, str] = {}
     refs: dict[str, str] = {}
+    roots = {name: surveys[name].path(cluster.model_root) for name in there}
+    plain = {name: _plain(facts.links, roots[name]) for name, facts in there.items()}
+    # The containers see the model under the head's path: an absolute link of another one leads nowhere there.
+    same = {name: root == roots.get(cluster.head.name) for name, root in roots.items()}
+    fitting = {name: plain[name] if same[name] else facts.links for name, facts in there.items()}
     first = seen[some[0]]
     whole = {name: _of_model(facts.whole, first) for name, facts in there.items()}
     for name in sorted(there, key=lambda name: name != some[0]):
@@ -128,7 +134,7 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
         for file, size in whole[name].items():
             owners.setdefault(file, name)
             sizes.setdefault(file, size)
-        links = {**facts.links, **links}
+        links = {**plain[name], **links}
         refs = {**facts.refs, **refs}
     shares = {
         name: Share(
@@ -137,13 +143,19 @@ def plan(cluster: Cluster, surveys: Mapping[str, Survey]) -> WeightsPlan:
                 for file, size in sizes.items()
                 if size not in (whole[name].get(file), facts.stock.get(file))
             },
-            {link: target for link, target in links.items() if facts.links.get(link) != target},
+            {link: target for link, target in links.items() if fitting[name].get(link) != target},
             {ref: commit for ref, commit in refs.items() if facts.refs.get(ref) != commit},
         )
         for name, facts in there.items()
     }
     disputed = _disputed(there, whole, first)
     return WeightsPlan(some[0], below, digest(below, sizes, links), owners, sizes, shares, disputed)
+
+
+def _plain(links: Mapping[str, str], root: str) -> dict[str, str]:
+    """A node's links with absolute targets inside the model written as relative ones, as they hold on every node."""
+    inside = {link: target for link, target in links.items() if target.startswith(f"{root}/")}
+    return {**links, **{link: posixpath.relpath(inside[link], posixpath.dirname(f"{root}/{link}")) for link in inside}}
 
 
 def _of_model(whole: Mapping[str, int], first: ModelFiles) -> dict[str, int]:

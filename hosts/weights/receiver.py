@@ -3,13 +3,15 @@
 Standard library, fabric_link, look and links only, Python 3.8 and newer. Started by
 providers/weights_copy.py with one line of JSON on its input: `address`, `port` and `token` of the sender, `root`,
 `files` (name: [size, mtime in ns]), `streams`, and `anew`, whether files of the right size are fetched too. It prints
-twice a second `{"got": BYTES}`, at the beginning `{"need": BYTES, "kept": BYTES of parts that were there}`, and at last
-`{"done": BYTES}` or `{"error": TEXT, "of": "connect" | "link" | "disk"}`. It ends as soon as its input closes; what has
-arrived by then is gone on with by the next run.
+`{"waiting": true}` while another one writes there, then `{"need": BYTES, "kept": BYTES of parts that were there}`,
+twice a second `{"got": BYTES}`, and at last `{"done": BYTES}` or `{"error": TEXT, "of": "connect" | "link" | "disk"}`.
+It ends as soon as its input closes; what has arrived by then is gone on with by the next run.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -50,6 +52,21 @@ class Receiver:
         size, mtime = self.sizes[name]
         path = self.root / name
         return path.with_name(f"{path.name}.{size}-{mtime:x}{PARTIAL}")
+
+    def wait_for_others(self) -> None:
+        """Wait until no other receiver writes there, to this one's end: two would mix their bytes in one part.
+
+        The other is of a run whose operator lost the network: sshd notices that a quarter of an hour later. It goes on
+        until it has all, or its sender ends.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        directory = os.open(self.root, os.O_RDONLY)
+        with contextlib.suppress(OSError):  # NFS locks no directories
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say(waiting=True)
+                fcntl.flock(directory, fcntl.LOCK_EX)
 
     def plan(self) -> int:
         """Order what is to be fetched, the largest first, and say how much it is; the number of files.
@@ -124,6 +141,7 @@ class Receiver:
     def run(self) -> dict[str, Any]:
         """Fetch everything; what is said at last."""
         try:
+            self.wait_for_others()
             count = min(self.plan(), self.question["streams"])
             streams = [threading.Thread(target=self.stream, args=(number,), daemon=True) for number in range(count)]
             for one in streams:

@@ -76,6 +76,7 @@ def test_value_is_refused_with_what_is_allowed(changes: dict[str, Any], wanted: 
         ({"engine_arguments": ["--hf-token=x"]}, "give it in `secretEnvironment`"),
         ({"ray": {"arguments": ["--head"]}}, ".ray.arguments[0]: --head is the program's own choice: remove it"),
         ({"engine_arguments": ["--data-parallel-size=2"]}, "[0]: --data-parallel-size is the program's"),
+        ({"engine_arguments": ["--headless"]}, "[0]: --headless is the program's own choice: remove it"),
         ({"nodes": [node(ray_arguments=["--port=1"])]}, ".nodes[0].ray_arguments[0]: --port is set from `ray.port`"),
         (
             {"stale_containers": ["a", "dgx-spark-cluster-lab-serve"]},
@@ -107,9 +108,11 @@ DASHBOARD = {"dashboard": True}
         ({"ray": DASHBOARD | {"port": 8265}}, ".ray.port: ray.port and that of Ray's dashboard are both 8265"),
         ({"ray": DASHBOARD | {"arguments": ["--dashboard-port=30000"]}}, ".port: port and that of Ray's dashboard are"),
         ({"ray": DASHBOARD, "nodes": [node(ray_arguments=["--dashboard-port", "6379"])]}, "dashboard are both 6379"),
+        ({"ray": {"arguments": ["--node-manager-port=6379"]}}, "--node-manager-port and ray.port are both 6379"),
+        ({"ray": {"arguments": ["--ray-client-server-port", "30000"]}}, "-server-port and port are both 30000"),
     ],
 )
-def test_port_of_the_dashboard_is_another_one(changes: dict[str, Any], wanted: str) -> None:
+def test_ports_of_one_host_are_different(changes: dict[str, Any], wanted: str) -> None:
     assert wanted in refusal(**changes)
 
 

@@ -246,6 +246,37 @@ def test_interrupt_ends_both_ends_and_the_parts_stay(model: Path, monkeypatch: p
     assert same(model, Path(wanted.root))
 
 
+def test_copy_waits_for_the_end_of_another_into_the_same_directory(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would write into one part, which then had the right size and other bytes."""
+    wanted = order(model)
+    holding = RECEIVER.replace("say(need=need, kept=kept)", "say(need=need, kept=kept); time.sleep(60)")
+    assert holding != RECEIVER
+    question = {"address": "127.0.0.1", "port": 1, "token": TOKEN, "root": wanted.root, "anew": False, "streams": 1}
+    with subprocess.Popen(
+        [sys.executable, "-u", "-c", holding], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin
+        assert other.stdout
+        other.stdin.write(json.dumps({**question, "files": {"config.json": [2, 1]}}) + "\n")
+        other.stdin.flush()
+        assert "need" in json.loads(other.stdout.readline())
+        update, told = ByteMeter.update, []
+
+        def end(meter: ByteMeter, sent: int) -> None:
+            update(meter, sent)
+            if meter.waiting:
+                told.append(str(meter))
+                assert other.stdin
+                other.stdin.close()
+
+        monkeypatch.setattr(ByteMeter, "update", end)
+        assert copy(SOURCE, TARGET, wanted) == sum(wanted.files.values())
+    assert told[0].endswith("an earlier run's copy is still on its way there: waiting for its end")
+    assert same(model, Path(wanted.root))
+
+
 @contextmanager
 def sender(model: Path, script: str = SENDER) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """A sender of the model's configuration, and what it offers."""

@@ -391,3 +391,21 @@ def test_other_weights_without_an_index_would_be_loaded_too() -> None:
     assert fault.node == "spark-2"
     assert fault.cause.endswith(", which an engine would load too: model-00001-of-00001.safetensors")
     assert "mv model-00001-of-00001.safetensors .other" in fault.remedy
+
+
+def test_absolute_link_inside_the_model_is_relative_on_a_node_with_another_home() -> None:
+    """The containers see the model under the head's path."""
+    seen = nodes(
+        {"links": {FIRST: "/home/a/m/sub/blob", "x/y.json": "/home/a/m/z.json", "out": "/elsewhere"}},
+        {"links": {FIRST: "/home/b/m/sub/blob", "x/y.json": "../z.json"}},
+    )
+    homes = {"spark-1": "/home/a", "spark-2": "/home/b"}
+    seen = {name: facts.model_copy(update={"home": homes[name]}) for name, facts in seen.items()}
+    shares = plan(cluster(model="~/m"), seen).shares
+    assert shares["spark-1"].links == {}
+    assert shares["spark-2"].links == {FIRST: "sub/blob", "out": "/elsewhere"}
+
+
+def test_absolute_links_that_lead_to_the_same_are_left_alone() -> None:
+    seen = nodes({"links": {FIRST: f"{PATH}/blob"}}, {"links": {FIRST: "blob"}})
+    assert [share.links for share in plan(cluster(), seen).shares.values()] == [{}, {}]
