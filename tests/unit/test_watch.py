@@ -192,7 +192,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A checkout of its own; no pause between two checks."""
     monkeypatch.setattr(watch, "ROOT", tmp_path)
     monkeypatch.setattr(watch, "Event", Impatient)
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}  # a script's `&` ignores SIGINT
     yield tmp_path
     for number, handler in before.items():
         signal.signal(number, handler)
