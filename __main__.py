@@ -50,9 +50,8 @@ def main() -> None:
         for warning in found.warnings:
             pulumi.log.warn(str(warning))
         faults += found.faults
-        if found.image:
-            sound = {name: facts for name, facts in surveys.items() if runs_containers(facts)}
-            faults += vllm_image.check(settings, stack, sound, found.image, pulumi.log.info)
+        sound = {name: facts for name, facts in surveys.items() if runs_containers(facts)}
+        faults += vllm_image.check(settings, stack, sound, found.image, pulumi.log.info)
         if faults or not found.image:
             raise Faults(faults)
         cluster = Cluster(

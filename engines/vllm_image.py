@@ -38,7 +38,7 @@ def mounts(cluster: Cluster, node: Node, facts: Survey) -> list[str]:
 
 
 def check(
-    cluster: Cluster, stack: str, surveys: Mapping[str, Survey], image: Plan, say: Callable[[str], None]
+    cluster: Cluster, stack: str, surveys: Mapping[str, Survey], image: Plan | None, say: Callable[[str], None]
 ) -> list[Fault]:
     """What is wrong with the image that a node has already; nothing where it has yet to come.
 
@@ -46,14 +46,14 @@ def check(
         cluster: the settings.
         stack: whose containers ask.
         surveys: facts by name, of the nodes that have no fault.
-        image: which it is.
+        image: which it is; while that cannot be decided, as a node does not answer, the one under its name there.
         say: takes a line for the user when an image must be asked.
     """
     for node in cluster.nodes:
         if node.name not in surveys:
             continue
         found = surveys[node.name].docker.image
-        if found and image.image and found.identity == image.image.identity:
+        if found and (image is None or (image.image and found.identity == image.image.identity)):
             connection, given = Connection.of(cluster, node), arguments(cluster)
             try:
                 mounted = mounts(cluster, node, surveys[node.name])

@@ -151,6 +151,13 @@ def test_dead_node_is_one_error(program: Program) -> None:
     assert refused(program.run(facts=surveys(1), faults=(DOWN,))) == str(DOWN)
 
 
+def test_arguments_that_the_image_does_not_take_are_told_beside_a_node_that_does_not_answer(program: Program) -> None:
+    text = refused(program.run(settings(engine_arguments=["--no-such-flag"]), facts=surveys(1), faults=(DOWN,)))
+    assert text.startswith(str(DOWN))
+    assert "`vllm serve` of image" in text
+    assert "--no-such-flag" in text
+
+
 def test_faults_of_survey_and_preflight_come_together(program: Program) -> None:
     text = refused(program.run(facts={"spark-1": survey(1, gpus=[], missing=["/a"])}, faults=(DOWN,)))
     assert text.count("\n  next: ") == 3
