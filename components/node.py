@@ -181,8 +181,14 @@ class Node(pulumi.ComponentResource):
     async def _claim(self, args: pulumi.ResourceHookArgs) -> None:
         """Before a container is created: free its name, if the survey saw it taken a moment ago."""
         name = str((args.new_inputs or {})["name"])
-        if any(container.name == name for container in self.args.facts.docker.containers):
-            await beside(partial(claim, self.connection, name, self.args.stack))
+        if not any(container.name == name for container in self.args.facts.docker.containers):
+            return
+        if await beside(partial(claim, self.connection, name, self.args.stack)):
+            pulumi.log.warn(
+                f"{self.name}: {name} was there, but not in this state; an interrupted run, or another state, left it: "
+                "it is replaced",
+                self,
+            )
 
     def _volumes(self) -> list[docker.ContainerVolumeArgs]:
         """What the containers see of the node: the model, volumes of ours, directories of the user's."""

@@ -19,7 +19,7 @@ from settings.checks import ENGINE_FLAGS, dashed, near, refusal
 Arguments = Mapping[str, Sequence[str]]
 """Arguments by command (`vllm serve`, `ray start`)."""
 
-
+SERVE = "vllm serve"
 OPTION = re.compile(r"--?[A-Za-z]")
 """Begins an option; a value may be a negative number."""
 SHOWN = 4
@@ -29,7 +29,7 @@ SHOWN = 4
 def arguments(cluster: Cluster) -> dict[str, list[str]]:
     """Arguments that the settings give, by command that will run; no release of the engine promises their names."""
     ray = [*cluster.ray.arguments, *(argument for node in cluster.nodes for argument in node.ray_arguments)]
-    return ({"vllm serve": list(cluster.engine_arguments)} if cluster.serve else {}) | {"ray start": ray}
+    return ({SERVE: list(cluster.engine_arguments)} if cluster.serve else {}) | {"ray start": ray}
 
 
 def mounts(cluster: Cluster, node: Node, facts: Survey) -> list[str]:
@@ -75,7 +75,7 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
     """
     versions = f"vLLM {contents.vllm or 'absent'}, Ray {contents.ray or 'absent'}, Python {contents.python}"
     asked = f"{versions}; asked once and kept in {CACHE}"
-    if contents.vllm is None and "vllm serve" in given:
+    if contents.vllm is None and SERVE in given:
         yield Fault(node, f"image {image} has no vLLM", "correct `image`: an image with vLLM and Ray", asked)
     if contents.ray is None:
         yield Fault(
@@ -87,7 +87,7 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
     for command, written in given.items():
         known = contents.options[command].known
         if known and (wrong := list(_wrong(MEANT[command], known, written))):
-            setting = "engine_arguments" if command == "vllm serve" else "ray.arguments` or `ray_arguments"
+            setting = "engine_arguments" if command == SERVE else "ray.arguments` or `ray_arguments"
             yield Fault(
                 node,
                 f"`{command}` of image {image} {'; '.join(wrong)}",
@@ -95,6 +95,15 @@ def faults(node: str, image: str, given: Arguments, contents: Contents) -> Itera
                 "in the image",
                 asked,
             )
+
+
+def refused(node: str, image: str, said: str) -> Fault:
+    """A value that the engine does not take, in its own words."""
+    return Fault(
+        node,
+        f"`{SERVE}` of image {image} refuses its arguments: {said}",
+        "correct `engine_arguments`; nothing was stopped for them",
+    )
 
 
 def _wrong(meant: Meant, known: Sequence[str], written: Sequence[str]) -> Iterator[str]:
@@ -147,7 +156,7 @@ def _vllm_meant(known: Sequence[str], argument: str) -> list[str]:
 
 
 Meant = Callable[[Sequence[str], str], list[str]]
-MEANT: dict[str, Meant] = {"vllm serve": _vllm_meant, "ray start": _ray_meant}
+MEANT: dict[str, Meant] = {SERVE: _vllm_meant, "ray start": _ray_meant}
 
 
 def _near(known: Sequence[str]) -> Callable[[str], str]:

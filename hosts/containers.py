@@ -99,10 +99,13 @@ ended() {
 goes on without it."""
 
 
-def claim(connection: Connection, name: str, stack: str) -> None:
+def claim(connection: Connection, name: str, stack: str) -> bool:
     """Make a container name free before it is created: what an interrupted run of this stack left goes.
 
     Pulumi creates only what its state lacks, so a container of ours that exists by then belongs to no state.
+
+    Returns:
+        Whether there was one.
 
     Raises:
         Fault: the name belongs to a container that is not of this stack; nothing is removed.
@@ -110,7 +113,7 @@ def claim(connection: Connection, name: str, stack: str) -> None:
     owner = f'{{{{index .Config.Labels "{ownership.PREFIX}.stack"}}}}'
     done = connection.run("docker", "inspect", "--type", "container", "--format", owner, name)
     if done.returncode:  # none of that name, the usual case; a silent Docker is found by the creation itself
-        return
+        return False
     if done.stdout.strip() != stack:
         raise Fault(
             connection.node,
@@ -121,6 +124,7 @@ def claim(connection: Connection, name: str, stack: str) -> None:
     if done.returncode:
         remedy = f"see what Docker says: {connection.by_hand(f'docker rm -f {name}')}"
         raise Fault(connection.node, f"container {name} of an earlier run cannot be removed", remedy, done.stderr)
+    return True
 
 
 REMOVE = f"""{ENDED}

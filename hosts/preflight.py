@@ -188,5 +188,6 @@ def _ports(cluster: Cluster, stack: str, facts: Survey, stale: Stale, by_hand: B
         yield Fault(
             cluster.head.name,
             f"port {listener.port} is taken by {who} on {listener.address}",
-            f"stop it: {stop}; or choose another `{setting}`",
+            # Without sshd nobody reaches the node.
+            ("" if listener.process == "sshd" else f"stop it: {stop}; or ") + f"choose another `{setting}`",
         )

@@ -9,8 +9,9 @@ import pulumi
 from pulumi.dynamic import ReadResult, Resource
 
 from engines import vllm_image
+from engines.vllm_image import SERVE
 from hosts.faults import Faults
-from hosts.images.contents import ask
+from hosts.images.contents import ask, refusal
 from hosts.ssh import Connection
 from providers import progress
 from providers.gate import GateProvider
@@ -29,14 +30,15 @@ class ImageGateProvider(GateProvider):
         """Versions found in the image; Faults where it lacks something."""
         connection = Connection.load(props["connection"])
         given = props["arguments"]
-        contents = ask(
-            connection, props["image_id"], given, mounts=props["mounts"], stack=props["stack"], say=progress.lasting
-        )
+        asked: dict[str, Any] = {"mounts": props["mounts"], "stack": props["stack"], "say": progress.lasting}
+        contents = ask(connection, props["image_id"], given, **asked)
         if found := list(vllm_image.faults(connection.node, props["image"], given, contents)):
             raise Faults(found)
         for command in given:
             if error := contents.options[command].error:
                 progress.lasting(f"{connection.node}: options of `{command}` go unchecked: {error}")
+        if said := refusal(connection, props["image_id"], SERVE, given.get(SERVE, ()), **asked):
+            raise vllm_image.refused(connection.node, props["image"], said)
         return {**props, "vllm": contents.vllm}
 
     def read(self, id_: str, props: Mapping[str, Any]) -> ReadResult:

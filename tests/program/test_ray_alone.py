@@ -110,15 +110,21 @@ def test_names_are_freed_on_all_nodes_at_once(program: Program, monkeypatch: pyt
 
     together = threading.Barrier(8)
     monkeypatch.setattr(pulumi, "ResourceHook", Hook)
-    monkeypatch.setattr(node, "claim", lambda *_: together.wait(timeout=30))
+    monkeypatch.setattr(node, "claim", lambda *_: together.wait(timeout=30) >= 0)
     taken = f"dgx-spark-cluster-{STACK}-ray-worker"
     docker = {"version": "28", "image": inspected(), "containers": [container(taken, "ray-worker")]}
     found = program.run(ray_alone(8), facts={f"spark-{n}": survey(n, docker=docker) for n in range(1, 9)})
     assert not found.errors
     arguments = pulumi.ResourceHookArgs(urn="", id="", name="", type="", new_inputs={"name": taken})
 
+    told: list[str] = []
+    monkeypatch.setattr(pulumi.log, "warn", lambda text, *_: told.append(text))
+
     async def create() -> None:
         await asyncio.gather(*(claim(arguments) for claim in claims))
 
     asyncio.get_event_loop().run_until_complete(create())
     assert len(claims) == together.parties
+    assert sorted(text.partition(" was there, but not in this state")[0] for text in told) == [
+        f"spark-{number}: {taken}" for number in range(1, 9)
+    ]

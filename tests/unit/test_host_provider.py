@@ -227,14 +227,14 @@ def test_diff_sees_what_matters(changes: dict[str, Any], changed: bool, replaces
 
 
 def test_free_name_is_claimed_without_a_change(docker: FakeDocker) -> None:
-    claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert not claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
     assert [call[0] for call in docker.calls] == ["inspect"]
 
 
 def test_name_held_by_an_interrupted_run_of_this_stack_is_freed(docker: FakeDocker) -> None:
     """C18."""
     docker.answer("inspect dgx-spark-cluster-lab-serve", says("lab\n"))
-    claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
+    assert claim(LOCAL, "dgx-spark-cluster-lab-serve", "lab")
     assert docker.called("rm") == [["rm", "-f", "dgx-spark-cluster-lab-serve"]]
 
 

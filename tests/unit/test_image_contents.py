@@ -268,9 +268,59 @@ def test_gate_opens_on_a_good_image_and_says_its_vllm(image: list[tuple[str, ...
     found = ImageGateProvider().create(gate())
     assert found.outs
     assert (found.id, found.outs["vllm"]) == (IMAGE_ID, "0.32.0+cpu")
-    assert len(image) == 1
+    asked = list(image)
+    assert [argv[-3:] for argv in asked[1:]] == [("serve", "--enforce-eager", "--help")]
     assert ImageGateProvider().read(IMAGE_ID, found.outs).outs == found.outs
-    assert len(image) == 1
+    ImageGateProvider().create(gate())
+    assert image == asked, "once for each image and arguments"
+
+
+USAGE = "usage: vllm serve [model_tag] [options]\nvllm serve: error: "
+BANANA = "argument --max-model-len: invalid human_readable_int_or_auto value: 'banana'"
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, code: int, error: str) -> list[tuple[str, ...]]:
+    """An image whose `vllm serve ... --help` ends so; the commands that asked it for that."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(_self: Connection, *argv: str, **_: Any) -> subprocess.CompletedProcess[str]:
+        if argv[argv.index("--entrypoint") + 1] == "python3":
+            return subprocess.CompletedProcess(argv, 0, contents().model_dump_json(), "")
+        asked.append(argv)
+        return subprocess.CompletedProcess(argv, code, "", error)
+
+    monkeypatch.setattr(Connection, "run", run)
+    return asked
+
+
+def test_gate_refuses_a_value_that_the_engine_does_not_take_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, 2, f"{USAGE}{BANANA}\n")
+    given = gate(arguments={"vllm serve": ["--max-model-len=banana"], "ray start": []})
+    for _ in range(2):
+        with pytest.raises(Fault) as caught:
+            ImageGateProvider().update(IMAGE_ID, gate(), given)
+        assert caught.value.cause == f"`vllm serve` of image vllm:1 refuses its arguments: {BANANA}"
+        assert caught.value.remedy.startswith("correct `engine_arguments`")
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("code", "error"), [(1, "Traceback …\nRuntimeError: no device"), (2, "exec: vllm: not found")])
+def test_values_that_nothing_reads_are_told_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], code: int, error: str
+) -> None:
+    asked = answering(monkeypatch, code, error)
+    ImageGateProvider().create(gate())
+    told = capfd.readouterr().out
+    assert f"spark-1: values of `vllm serve` go unchecked: exit code {code}: {error}" in told
+    ImageGateProvider().create(gate())
+    assert len(asked) == 2, "it may be an error of that moment"
+
+
+def test_without_engine_arguments_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answering(monkeypatch, 2, USAGE)
+    ImageGateProvider().create(gate(arguments={"vllm serve": []}))
+    ImageGateProvider().create(gate(arguments={"ray start": ["--num-cpus=2"]}))
+    assert not asked
 
 
 def test_gate_refuses_what_the_image_does_not_know(image: list[tuple[str, ...]]) -> None:  # noqa: ARG001

@@ -271,13 +271,15 @@ def test_port_taken_by_another_user_is_named_as_such() -> None:
             "a process of another user (unit docker.service)",
             "'sudo ss -ltnp \"sport = :30000\"' shows it",
         ),
-        ({"process": "sshd", "pid": 7, "unit": "ssh.service"}, "sshd (pid 7, unit ssh.service)", "'sudo kill 7'; or"),
+        ({"process": "nc", "pid": 7, "unit": "ssh.service"}, "nc (pid 7, unit ssh.service)", "'sudo kill 7'; or"),
+        ({"process": "sshd", "pid": 7, "unit": "ssh.service"}, "sshd (pid 7, unit ssh.service)", "choose another"),
     ],
 )
 def test_who_takes_a_port_is_named_with_what_stops_it(changes: dict[str, Any], who: str, stop: str) -> None:
     fault = only(faults(docker=docker(container("grafana", "s", stack=None)), listeners=[listener(30000) | changes]))
     assert fault.cause == f"port 30000 is taken by {who} on 10.1.230.180"
     assert stop in fault.remedy
+    assert ("stop it" in fault.remedy) == ("sshd" not in who)
 
 
 def test_process_on_one_port_of_both_protocols_is_named_once() -> None:

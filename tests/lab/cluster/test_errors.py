@@ -61,6 +61,10 @@ def _flag(cluster: dict[str, Any], _folder: Path) -> None:
     cluster["engine_arguments"].append("--no-such-flag")
 
 
+def _value(cluster: dict[str, Any], _folder: Path) -> None:
+    cluster["engine_arguments"].append("--max-num-seqs=many")
+
+
 def _mount(cluster: dict[str, Any], _folder: Path) -> None:
     cluster["mounts"][0]["source"] = "/opt/absent"
 
@@ -79,6 +83,11 @@ def _mount(cluster: dict[str, Any], _folder: Path) -> None:
             _flag,
             ["spark-1: `vllm serve` of image dgx-spark-lab/vllm:1 does not know --no-such-flag"],
             id="unknown engine flag",
+        ),
+        pytest.param(
+            _value,
+            ["`vllm serve` of image dgx-spark-lab/vllm:1 refuses its arguments: argument --max-num-seqs: invalid "],
+            id="value that the engine does not take",
         ),
         pytest.param(_mount, ["spark-1: mount source /opt/absent does not exist"], id="no mount source"),
     ],

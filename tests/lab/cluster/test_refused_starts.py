@@ -53,10 +53,10 @@ def test_fewer_gpus_in_ray_than_wanted_keep_serve_from_starting(bare: Stack) -> 
     assert set(containers()) == {"ray-head", "ray-worker"}
 
 
-def test_arguments_that_the_engine_refuses_leave_the_head_alone(stack: Stack) -> None:
+def test_configuration_that_the_engine_refuses_leaves_the_head_alone(stack: Stack) -> None:
     head = containers()["ray-head"]
-    cause = "the engine refuses its arguments: argument --dtype: invalid choice"
-    refused(changed(stack, engine_arguments=["--dtype=nonsense"]), cause)
+    cause = "the engine refuses its configuration: User-specified max_model_len (999999) is greater than"
+    refused(changed(stack, engine_arguments=["--enforce-eager", "--max-model-len=999999"]), cause)
     assert containers()["ray-head"] == head
 
 
