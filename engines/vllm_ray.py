@@ -90,6 +90,8 @@ def environment(cluster: Cluster, node: Node, fabric: Fabric, head: Fabric) -> d
         # engine at 95 % of memory, which weights and KV cache reach by design.
         "RAY_num_prestart_python_workers": "0",
         "RAY_memory_monitor_refresh_ms": "0",
+        # A worker notices a head that came back anew by asking it, by default once a minute, and joins it only then.
+        "RAY_raylet_liveness_self_check_interval_ms": "5000",
         "VLLM_HOST_IP": fabric.address,
         # Serve's engine and the local Ray worker are in two containers and meet on unix sockets there.
         "VLLM_RPC_BASE_PATH": RAY_DIRECTORY,

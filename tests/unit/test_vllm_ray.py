@@ -125,6 +125,7 @@ def test_no_hca_variable_without_rdma() -> None:
 def test_ray_memory_monitor_is_off_and_load_deadline_reaches_the_engine() -> None:
     values = environment(cluster(deadlines={"load": 1800}), 0, HEAD)
     assert values["RAY_memory_monitor_refresh_ms"] == "0"
+    assert values["RAY_raylet_liveness_self_check_interval_ms"] == "5000"
     assert values["VLLM_ENGINE_READY_TIMEOUT_S"] == "1800"
 
 
