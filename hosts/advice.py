@@ -177,7 +177,7 @@ def _subnets(surveys: Mapping[str, Survey], fabric: Mapping[str, Fabric]) -> Ite
 
 def _rivals(cluster: Cluster, node: Node, facts: Survey, end: Fabric) -> Iterator[Fault]:
     """Other cables in the fabric's subnet, where the faster one or that with RDMA was chosen and not named."""
-    if node.fabric or cluster.of(node).interface:
+    if node.fabric or cluster.of(node).interface or len(cluster.nodes) == 1:
         return
     ends = [(each, address) for each in facts.interfaces if not each.down for address in each.addresses]
     network = next(address.network for _, address in ends if str(address.ip) == end.address)

@@ -68,6 +68,12 @@ def test_slower_cable_in_the_subnet_of_the_fabric_is_told() -> None:
     assert advise(cluster(), "test", found, choose(cluster(), found)) == [], "a twin is the same cable"
 
 
+def test_single_node_without_a_cable_has_no_fabric_to_advise_on() -> None:
+    alone = cluster(nodes=[{"name": "spark-1", "ssh": "a"}])
+    found = {"spark-1": facts({**interface("eth0", "10.1.230.180/24"), "state": "DOWN"})}
+    assert advise(alone, "test", found, choose(alone, found)) == []
+
+
 def link_local(number: int, *names: str) -> Survey:
     """A Spark whose QSFP ports have what netplan's `link-local: [ ipv4 ]` gives: addresses of one subnet."""
     ends = [interface(name, f"169.254.{at}.{number}/16", speed=200000) for at, name in enumerate(names, 3)]
