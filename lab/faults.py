@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lab import access, docker, layout, model, nodes, processes
 from lab.engine_plugin import errors
@@ -82,12 +83,12 @@ def _silent(_line: str) -> None:
     pass
 
 
-def _away(interface: str) -> str:
-    """A link that goes down and comes back by itself: ssh may need it."""
-    return (
-        f"nohup sh -c 'ip link set {interface} down; sleep {LINK_SECONDS}; ip link set {interface} up' "
-        ">/dev/null 2>&1 </dev/null &"
-    )
+def _cut(which: Sequence[Node], *, interface: str) -> None:
+    """A link that is down when this returns, and comes back by itself; not over ssh, which may need it."""
+    for node in which:
+        docker.docker("exec", node.name, "ip", "link", "set", interface, "down")
+        later = f"sleep {LINK_SECONDS}; ip link set {interface} up"
+        docker.docker("exec", "--detach", node.name, "sh", "-c", later)
 
 
 UNIT = "vllm-cluster.service"
@@ -150,13 +151,13 @@ FAULTS: Mapping[str, Fault] = {
     "link": Fault(
         f"the fabric link is down for {LINK_SECONDS} s",
         _NODES,
-        _away(FABRIC_INTERFACE),
+        partial(_cut, interface=FABRIC_INTERFACE),
         heal=_back,
     ),
     "management": Fault(
         f"the management link is down for {LINK_SECONDS} s",
         (NODES[0].name,),
-        _away(MANAGEMENT_INTERFACE),
+        partial(_cut, interface=MANAGEMENT_INTERFACE),
         heal=_back,
     ),
     "reboot": Fault("the node reboots", (*_NODES, BOTH), work=_reboot),
